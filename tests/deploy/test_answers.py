@@ -357,6 +357,15 @@ def test_errors_leave_a_site_without_paths_and_values(tmp_path):
     assert clinic.lines.has("refused a message", str(clinic.folder))
 
 
+def test_words_of_a_server_are_printable_at_a_site(tmp_path):
+    clinic = Clinic(tmp_path)
+    clinic.ask("\x1b[2J")
+    clinic.train(refused="\x1b]0;owned\x07")
+    assert clinic.lines.has("of kind '\\x1b[2J'")
+    assert clinic.lines.has("the last reply. \\x1b]0;owned\\x07")
+    assert all(line.isprintable() for line in clinic.lines)
+
+
 def test_rows_that_change_in_a_run_are_one_line(tmp_path):
     clinic = Clinic(tmp_path)
     assert clinic.train()[0]["error"] == ""

@@ -50,7 +50,12 @@ with warnings.catch_warnings():
     from flwr.app.message import make_message
     from flwr.app.message import message as flower_message
     from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
-    from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
+    from flwr.proto.message_pb2 import (
+        ObjectTree,
+        PullObjectRequest,
+        PullObjectResponse,
+        PushObjectRequest,
+    )
     from flwr.supercore.constant import (
         FLEET_HTTP_PUBLIC_KEY_HEADER,
         FLEET_HTTP_SIGNATURE_HEADER,
@@ -613,6 +618,39 @@ def test_the_gate_holds_a_question_until_there_is_a_message(made, door):
     assert len(numbers) == 1
     assert [m.metadata.message_id for m in found.messages_list] == numbers
     arrive(made, address)
+
+
+def test_a_reply_that_announces_millions_of_objects_keeps_nobody_waiting(made, door):
+    """Two bytes announce an object: so many are counted, in requests of so many bytes."""
+    address, mailbox, lines = door
+    arrive(made, address)
+    number = ask(mailbox)
+    parts = reply_to(number)
+    few, many = (ObjectTree(children=[ObjectTree()] * n) for n in (200_000, 600_000))
+    for tree, line in ((many, "more than 1,048,576 bytes"), (few, "more than 4,096 objects")):
+        request = PushMessagesRequest(messages_list=[parts.proto], message_object_trees=[tree])
+        assert post(made, address, "push-messages", request).status_code == 413
+        assert any(line in said for said in lines)
+    (reply,) = mailbox.pull_messages([number])
+    assert "more than 4,096 objects" in reply.error.reason
+
+
+def test_an_address_in_a_refusal_is_that_of_the_connection(made, door):
+    """Whoever is refused could name another one in the head of its request."""
+    address, _, lines = door
+    with trusting(made) as client:
+        client.post(f"https://{address}/run", headers={"X-Forwarded-For": "203.0.113.9"})
+    assert [line for line in lines if "/run" in line] == [
+        "refused: 127.0.0.1 asked for POST /run, which is not for sites"
+    ]
+
+
+def test_a_site_that_starts_again_and_again_fills_no_log(made, door):
+    address, _, lines = door
+    with trusting(made) as client:
+        for _ in range(50):
+            client.post(f"https://{address}/v1/fleet/activate-node", headers=signed(made))
+    assert sum("north has started again" in line for line in lines) == 1
 
 
 def test_a_look_whether_the_gate_is_there_is_no_refusal(door):

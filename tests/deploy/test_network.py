@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,7 @@ from coterie.deploy import frames, server_app, wire
 from coterie.deploy.fleet_client import answer_message
 from coterie.deploy.frames import BadFrame, Frame, pack_frame, unpack_frame
 from coterie.deploy.mailbox import Mailbox
+from coterie.deploy.replies import Bounds, read_reply
 from coterie.deploy.site import open_site
 from coterie.experiment.schedule import Schedule
 
@@ -148,6 +150,31 @@ def test_a_frame_comes_through_in_pieces(size, fill):
     assert unpack_frame(frames.put_together(parts.number, parts.objects).content) == frame
 
 
+def test_a_reply_that_names_one_piece_a_thousand_times_takes_no_memory():
+    """1 MB on the way, 1 GB put together: it is counted first."""
+    Mailbox()
+    piece = ConfigRecord({frames.BODY: bytes(2**20)})
+    again = {f"{frames.BODY}{k}": piece for k in range(1000)}
+    content = RecordDict({**pack_frame(Frame(1, "{}", b"")), **again})
+    parts = frames.take_apart(Message(content, 7, "train"))
+    assert sum(map(len, parts.objects.values())) < 2**21
+    tracemalloc.start()
+    told = read_reply(frames.put_together(parts.number, parts.objects), "train", Bounds())
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "1,048,576,000 bytes, at most 0 were asked for" in told
+    assert most < 2**24
+
+
+def test_objects_that_no_frame_has_are_not_put_together():
+    """An array of Flower's is chunks by number, and may name one of them a million times."""
+    Mailbox()
+    content = RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(2))})})
+    parts = frames.take_apart(Message(content, 7, "train"))
+    with pytest.raises(BadFrame, match="object of kind 'Array"):
+        frames.put_together(parts.number, parts.objects)
+
+
 def foreign():
     """Messages that other applications of Flower send, and ours with holes in them."""
     weights = ArrayRecord({"w": Array(np.zeros(2))})
@@ -236,10 +263,10 @@ def test_a_change_is_clipped_to_exactly_the_norm_and_keeps_its_direction():
     assert protect(upload, sent, 0.0, 0.0, np.random.default_rng(0)) is upload
 
 
-def test_noise_has_the_deviation_it_says_and_leaves_whole_numbers_alone():
+def test_noise_has_the_deviation_it_says_and_leaves_numbers_that_were_sent_alone():
     sent = Point({"w": torch.zeros(400, 500)})
     upload = (Point({"w": torch.full((400, 500), 0.01)}), torch.arange(5))
-    out, ids = protect(upload, (sent, torch.arange(2)), 2.0, 1.5, np.random.default_rng(0))
+    out, ids = protect(upload, (sent, torch.arange(5)), 2.0, 1.5, np.random.default_rng(0))
     noise = out.params["w"] - upload[0].params["w"] * 2.0 / change_norm(upload, (sent,))
     assert float(noise.std()) == pytest.approx(3.0, rel=0.01)
     assert abs(float(noise.mean())) < 0.02

@@ -50,6 +50,29 @@ def test_noise_at_sites_is_counted_over_all_uploads_of_a_run():
     assert promise_of(Privacy(1.0), loop) == {}
 
 
+def test_noise_is_refused_for_uploads_that_it_does_not_cover(tmp_path):
+    """IFCA's choice of a model is a whole number that comes from the rows; FedFomo's ids were sent,
+    and a network counts batches.
+    """
+    folders = [tmp_path / name for name in ("site", "server", "other")]
+    for folder in folders:
+        folder.mkdir()
+    with float64(), town(folders[0], "ifca", privacy=Privacy(1.0, 2.0)) as here:
+        with pytest.raises(BadInput, match="0 of 4 sites answered"):
+            here.loop(Schedule(rounds=1)).go()
+        assert here.lines.has("privacy.noise does not cover it: leave noise out")
+        assert not here.models_at_home()
+    settings = {"privacy": list(Privacy(1.0, 2.0))}
+    with float64(), town(folders[1], "ifca") as here:
+        loop = here.loop(Schedule(rounds=1))
+        loop.engine.config |= settings
+        with pytest.raises(BadInput, match=r"privacy\.noise does not cover it"):
+            loop.go()
+    with float64(), town(folders[2], "fedfomo", privacy=Privacy(1.0, 2.0)) as here:
+        here.loop(Schedule(rounds=1)).go()
+        assert not here.lines.has("left out")
+
+
 def test_a_delta_that_is_no_chance_is_refused():
     server = ServerConfig(
         ServerAddress(), Sites(("a",)), Rules(), DataShape(2, 4), Privacy(delta=0.0)

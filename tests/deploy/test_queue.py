@@ -22,6 +22,7 @@ from coterie.deploy.consent import Consent, digest_of
 from coterie.deploy.current_model import MODEL, OLD
 from coterie.deploy.policy import find_objection
 from coterie.deploy.processes import find_free_port
+from coterie.deploy.queue import describe_offers
 from coterie.deploy.rehearsal import Rehearsal, write_digits
 from coterie.deploy.replay import largest_difference, replay
 from coterie.results.folder import read_status
@@ -130,6 +131,9 @@ def test_an_experiment_that_cannot_run_is_not_submitted(tmp_path):
 # A policy
 
 
+MADE_UP_FOR = [{"rounds": 1000, "messages": 1}, {"rounds": -990, "messages": 1}]
+
+
 def site_of(**policy):
     return SiteConfig(SiteSettings("north"), Privacy(), policy=Policy(("fedavg",), **policy))
 
@@ -149,6 +153,7 @@ def event(settings, by="operator", **more):
         ({"public": "other rows"}, {}, "over these columns and parts"),
         ({}, {"rounds": 19}, "policy.rounds = 19"),
         ({"stages": "many"}, {}, "does not say how many rounds"),
+        ({"stages": MADE_UP_FOR}, {}, "does not say how many rounds"),
         ({}, {"rows": 61}, "policy.rows = 61"),
         ({}, {"epsilon": 0.99}, "policy.epsilon"),
         ({}, {"epsilon": 1.01}, ""),
@@ -205,6 +210,26 @@ def test_an_operator_is_asked_once_about_an_experiment(tmp_path):
             consent(settings, "", log)
     assert asked == [digest_of(WORDS), digest_of(WORDS | {"seed": 1})]
     assert [e["event"] for e in read_audit(tmp_path / AUDIT)] == ["offered", "offered"]
+
+
+def test_an_operator_is_shown_the_whole_experiment(tmp_path):
+    """What is agreed to by its digest is not hidden behind a long list."""
+    write_site(tmp_path, SiteConfig(SiteSettings("north"), Privacy()))
+    lines, log = [], AuditLog(tmp_path / AUDIT)
+    columns = [f"column{k}: number" for k in range(200)]
+    settings = WORDS | {"data": {"table": columns, "test": 0.2, "last": "seen"}}
+    with pytest.raises(BadInput):
+        Consent(tmp_path, lines.append, ask=lambda digest: False)(settings, "", log)
+    assert any(line.endswith('"last": "seen"}') for line in lines)
+    assert 'privacy: {"clip": 1.0, "noise": 2.0}' in lines
+    assert '"last": "seen"}' in "".join(describe_offers(tmp_path))
+    endless = settings | {"options": {"a": "x" * 2_000_000}}
+    with pytest.raises(BadInput, match="which nobody can look at"):
+        Consent(tmp_path, lines.append, accept=True)(endless, "", log)
+    long = settings | {"options": {"a": "x" * 30_000}}
+    with pytest.raises(BadInput):
+        Consent(tmp_path, lines.append)(long, "", log)
+    assert "more characters: start the site in a terminal" in "".join(describe_offers(tmp_path))
 
 
 def test_a_policy_with_a_method_that_does_not_exist_is_refused(tmp_path):

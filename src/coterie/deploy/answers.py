@@ -95,6 +95,7 @@ def plan_of(settings: Config, program: Sequence[Stage]) -> Plan:
         fits = describe_plan(program, rounds, plan.every, plan.parts)
         good = all(settings[name] == fits[name] for name in fits)
         good &= all(s.rounds in (None, n) for s, n in zip(program, rounds, strict=True))
+        good &= min(rounds) >= 0
     except (KeyError, TypeError, ValueError):
         good = False
     if not good:

@@ -17,8 +17,8 @@ from typing import Any
 
 from coterie.deploy.answers import RUN
 from coterie.deploy.audit import AuditLog
-from coterie.deploy.config_files import SiteConfig, agree_to, read_site
-from coterie.deploy.disclosure import Unfit
+from coterie.deploy.config_files import Privacy, SiteConfig, agree_to, read_site
+from coterie.deploy.disclosure import Refusal, Unfit
 from coterie.deploy.logs import sanitize
 from coterie.deploy.policy import (
     AGREED,
@@ -35,7 +35,8 @@ SECTIONS = (
     *("data", "public", "privacy"),
 )
 OFFERED = "offered"  # the event of an experiment that nobody has agreed to
-MAX_OFFERS, MAX_CHARACTERS = 100, 2_000  # that are written down, and of what each says
+MAX_OFFERS, MAX_CHARACTERS = 100, 20_000  # that are written down, and of what each says
+MAX_SHOWN = 1_000_000  # characters of an experiment: it is shown whole, or refused
 Config = Mapping[str, Any]
 LogLine = Callable[[str], None]
 Ask = Callable[[str], bool]  # whether the operator agrees
@@ -49,14 +50,15 @@ def digest_of(settings: Config) -> str:
 
 
 def summarize_experiment(settings: Config) -> list[str]:
-    """The experiment as lines for a person."""
-    shown = [
-        f"{name}: {sanitize(json.dumps(settings[name]))}" for name in SECTIONS if name in settings
-    ]
-    others = sorted(set(settings) - {*SECTIONS, "architecture"})
-    return shown + [
-        f"{sanitize(name, 40)}: {sanitize(json.dumps(settings[name]))}" for name in others
-    ]
+    """The experiment as lines for a person, with nothing left out."""
+    if isinstance(given := settings.get("privacy"), list) and len(given) <= len(Privacy._fields):
+        settings = {**settings, "privacy": dict(zip(Privacy._fields, given, strict=False))}
+    names = [name for name in SECTIONS if name in settings]
+    names += sorted(set(settings) - {*SECTIONS, "architecture"})
+    lines = [f"{name}: {json.dumps(settings[name])}" for name in names]
+    if (size := sum(map(len, lines))) > MAX_SHOWN:
+        raise Refusal(f"the experiment has {size:,} characters, which nobody can look at")
+    return [sanitize(line, MAX_SHOWN) for line in lines]
 
 
 class Consent:
@@ -116,7 +118,11 @@ class Consent:
         """Write an experiment down, once, for `coterie federation list`."""
         offers = [e["experiment"] for e in log.events if e["event"] == OFFERED]
         if found not in offers and len(offers) < MAX_OFFERS:
-            log.add(OFFERED, experiment=found, words="; ".join(shown)[:MAX_CHARACTERS])
+            words = "; ".join(shown)
+            if len(words) > MAX_CHARACTERS:
+                more = f"{len(words) - MAX_CHARACTERS:,} more characters"
+                words = f"{words[:MAX_CHARACTERS]}... ({more}: start the site in a terminal)"
+            log.add(OFFERED, experiment=found, words=words)
 
     def _refuse(self, found: str, site: SiteConfig, shown: Sequence[str], why: str) -> Unfit:
         agreed = site.site.agreed

@@ -29,7 +29,7 @@ from coterie.data.federation import PARTS, Federation, part_of
 from coterie.deploy import cross_site, wire
 from coterie.deploy.audit import AuditLog
 from coterie.deploy.claims import cap_sizes
-from coterie.deploy.config_files import FEWEST_SUMMED, Rules
+from coterie.deploy.config_files import FEWEST_SUMMED, Rules, parse_privacy
 from coterie.deploy.logs import sanitize
 from coterie.deploy.replay import append_line
 from coterie.deploy.replies import (
@@ -45,7 +45,7 @@ from coterie.deploy.roster import Roster
 from coterie.deploy.scales import Scales
 from coterie.deploy.secure_masks import restore_upload
 from coterie.deploy.secure_round import SecureSum, SumFailed, sum_uploads
-from coterie.deploy.upload_privacy import change_norm
+from coterie.deploy.upload_privacy import change_norm, check_covered
 from coterie.deploy.wire import DIVERGED, LOST, Content
 from coterie.engines.base import (
     Effort,
@@ -148,6 +148,9 @@ class FlowerEngine(Engine):
             a: self._upload_template(index, a, payloads)
             for a in sorted({int(self.architecture[i]) for i in asked})
         }
+        if parse_privacy(self.config.get("privacy", [])).noise:
+            for i in asked:
+                check_covered(likes[int(self.architecture[i])], payloads[i])
         token = f"{self.stage}-{when.round}-{index}"
         works: dict[int, SiteWork] = {}
         self._broken = set()

@@ -16,6 +16,7 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
+    get_object_type_from_object_content,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -24,6 +25,9 @@ RECORD, BODY = "coterie", "body"
 LARGEST_HEAD = 2**26
 LARGEST_BODY = 2**33
 PIECE_BYTES = 2**22  # bytes of a body in one record, which Flower sends as one object
+# the objects that a frame is made of; those of Flower's arrays may say that a part comes a million
+# times
+OBJECTS = ("Message", "RecordDict", "ConfigRecord")
 
 
 class Frame(NamedTuple):
@@ -56,21 +60,24 @@ def pack_frame(frame: Frame) -> RecordDict:
     return RecordDict({RECORD: record, **more})
 
 
-def unpack_frame(content: RecordDict) -> Frame:
-    """The frame of Flower's records."""
+def unpack_frame(content: RecordDict, largest: int | None = None) -> Frame:
+    """The frame of Flower's records; largest: bytes that its body may have. They are counted
+    before it is put together, because records may refer to one piece again and again.
+    """
     records = content.config_records
     if RECORD not in records:
         raise BadFrame("it is no message of coterie")
     others = (records[f"{BODY}{k}"] for k in range(len(records)) if f"{BODY}{k}" in records)
     main = records[RECORD]
     schema, head = main.get("schema"), main.get("head")
-    pieces = [record.get(BODY) for record in (main, *others)]
+    pieces = [p for record in (main, *others) if isinstance(p := record.get(BODY), bytes)]
     if not isinstance(schema, int) or not isinstance(head, str):
         raise BadFrame("it has no schema and head")
-    body = b"".join(piece for piece in pieces if isinstance(piece, bytes))
-    if len(head) > LARGEST_HEAD or len(body) > LARGEST_BODY:
-        raise BadFrame(f"it has {len(head) + len(body):,} bytes, which is too large")
-    return Frame(schema, head, body)
+    size, most = sum(map(len, pieces)), LARGEST_BODY if largest is None else largest
+    if len(head) > LARGEST_HEAD or size > most:
+        what = f"its body has {size:,} bytes, at most {most:,} were asked for"
+        raise BadFrame(f"it is too large: its head has {len(head):,} bytes, {what}")
+    return Frame(schema, head, b"".join(pieces))
 
 
 def take_apart(message: Message) -> Parts:
@@ -84,6 +91,11 @@ def take_apart(message: Message) -> Parts:
 
 def put_together(number: str, objects: dict[str, bytes]) -> Message:
     """The message of these objects; whatever they raise where they make none."""
+    for content in objects.values():
+        if (kind := get_object_type_from_object_content(content)) not in OBJECTS:
+            raise BadFrame(
+                f"it holds an object of kind '{kind[:40]}', which no message of ours has"
+            )
     message = inflate_object_from_contents(number, dict(objects))
     if not isinstance(message, Message):
         raise BadFrame(f"it is a {type(message).__name__}, not a message")

@@ -40,8 +40,10 @@ from coterie.deploy.mailbox import ACTIONS, Mailbox, Refused
 
 FLEET = "/v1/fleet/"
 QUESTION, ARRIVAL, REGISTRATION = "pull-messages", "activate-node", "register-node"
+OBJECT = "push-object"  # the one request that holds what was made at a site
 LONG_POLL_SECONDS = 10.0  # seconds a question for messages stays open
 MAX_REQUEST_BYTES = 2**26  # bytes of one request; a frame is cut into pieces of 4 MB
+MAX_OTHER_BYTES = 2**20  # bytes of a request without an object: a reply of 4,096 has 300 kB
 MAX_HEAD_BYTES = 2**15  # bytes of the head of a request
 MAX_TOTAL_BYTES = 2**29  # bytes of all requests that are being read, shared among the sites
 MAX_CONCURRENT = 16  # requests of one site that are being answered
@@ -66,7 +68,9 @@ class Gate:
     ) -> None:
         self.crowd = ConnectionPool()
         self.refusals = LogLimiter(lambda line: note(f"refused: {line}"))
-        self._door = _GateApp(mailbox, insecure, self.refusals, note, members, self.crowd)
+        self._door = _GateApp(
+            mailbox, insecure, self.refusals, LogLimiter(note), members, self.crowd
+        )
         config = uvicorn.Config(
             self._door,
             log_config=None,
@@ -77,6 +81,7 @@ class Gate:
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             backlog=BACKLOG,
             access_log=False,
+            proxy_headers=False,  # anybody can write one: who asks is whose connection it is
             timeout_graceful_shutdown=2,
             ssl_certfile=None if insecure else folder / CERTIFICATE,
             ssl_keyfile=None if insecure else folder / KEY,
@@ -212,15 +217,14 @@ class _GateApp:
         except AuthenticationFailed as stranger:
             self.refused(f"{who} {stranger.line}")
             return _refusal_response(400 if action == ARRIVAL else 401, stranger.answer)
-        if _announced_size(request) > MAX_REQUEST_BYTES:
-            self.refused(
-                f"{member.name} at {who} sent more than {MAX_REQUEST_BYTES:,} bytes at once"
-            )
+        largest = MAX_REQUEST_BYTES if action == OBJECT else MAX_OTHER_BYTES
+        if _announced_size(request) > largest:
+            self.refused(f"{member.name} at {who} sent more than {largest:,} bytes at once")
             return _refusal_response(413)
         if self.answering[member.key] >= MAX_CONCURRENT:
             self.refused(f"{member.name} at {who} asked {MAX_CONCURRENT + 1} things at once")
             return _refusal_response(503)
-        return await self._serve(who, action, request, member)
+        return await self._serve(who, action, request, member, largest)
 
     def _register(self, request: Request) -> Response:
         """Without keys, on this machine only: whoever comes is a site under the key it says."""
@@ -228,13 +232,15 @@ class _GateApp:
         _, node = self.members.setdefault(key, ("", 2**32 + secrets.randbits(32)))
         return Response(RegisterNodeFleetResponse(node_id=node).SerializeToString())
 
-    async def _serve(self, who: str, action: str, request: Request, member: Member) -> Response:
+    async def _serve(
+        self, who: str, action: str, request: Request, member: Member, largest: int
+    ) -> Response:
         """The answer to a site; meanwhile its connection is nobody's to end."""
         guest = self._find_connection(request)
         self.answering[member.key] += 1
         parts: list[bytes] = []
         try:
-            await self._read_body(request, member, parts)
+            await self._read_body(request, member, parts, largest)
             self.passed += 1
             if action == QUESTION:
                 await self._wait_for_question(request, member.node)
@@ -260,7 +266,9 @@ class _GateApp:
             if guest is not None:
                 guest.busy, guest.since = False, time.monotonic()
 
-    async def _read_body(self, request: Request, member: Member, parts: list[bytes]) -> None:
+    async def _read_body(
+        self, request: Request, member: Member, parts: list[bytes], largest: int
+    ) -> None:
         """All of a request, while it and the site's other requests fit into the site's share;
         TimeoutError if it does not end.
         """
@@ -271,8 +279,8 @@ class _GateApp:
                 parts.append(part)
                 size += len(part)
                 self.held[member.key] += len(part)
-                if size > MAX_REQUEST_BYTES:
-                    raise Refused(413, f"sent more than {MAX_REQUEST_BYTES:,} bytes at once")
+                if size > largest:
+                    raise Refused(413, f"sent more than {largest:,} bytes at once")
                 if self.held[member.key] > share:
                     raise Refused(503, f"sent more than its share of the gate, {share:,} bytes")
 

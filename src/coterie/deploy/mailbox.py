@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from flwr.app import ConfigRecord, Message
@@ -216,10 +217,11 @@ class Mailbox:
         question = self._questions.get(meta.reply_to_message_id)
         if question is None or question not in self._open_questions(node):
             raise Refused(410, "answered a question that is not open, or no more")
-        names = {part.object_id for part in iterate_object_tree(tree)}
-        if len(names) > MAX_OBJECTS:
-            question.problem = f"its reply has {len(names):,} objects, at most {MAX_OBJECTS:,}"
+        parts = list(islice(iterate_object_tree(tree), MAX_OBJECTS + 1))
+        if len(parts) > MAX_OBJECTS:
+            question.problem = f"its reply has more than {MAX_OBJECTS:,} objects"
             raise Refused(413, question.problem)
+        names = {part.object_id for part in parts}
         question.reply, question.missing, question.came = tree.object_id, names, {}
         return fleet.PushMessagesResponse(results={tree.object_id: 0}, objects_to_push=names)
 

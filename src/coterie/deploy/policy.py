@@ -67,6 +67,8 @@ def find_objection(
         return "models that leave their sites are for its operator to agree to"
     try:
         pairs = [(int(s["rounds"]), int(s["messages"])) for s in settings["stages"]]
+        if any(n < 0 for pair in pairs for n in pair):  # to make up for another stage
+            raise ValueError
     except (KeyError, TypeError, ValueError):
         return "the experiment does not say how many rounds it has"
     if sum(rounds for rounds, _ in pairs) > policy.rounds:

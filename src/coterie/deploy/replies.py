@@ -14,20 +14,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from coterie.analysis.scores import LOSS, Score, scores_of
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
-from coterie.core.point import Point, Vector
 from coterie.core.quantities import LoggedQuantity, find_declaration
 from coterie.core.tree import encode
 from coterie.core.version import __version__
 from coterie.data.federation import PARTS
 from coterie.deploy import wire
-from coterie.deploy.frames import Frame, unpack_frame
+from coterie.deploy.frames import BadFrame, Frame, unpack_frame
 from coterie.deploy.logs import sanitize
+from coterie.deploy.upload_privacy import list_arrays
 from coterie.deploy.wire import Content, Head
 from coterie.engines.base import Effort
 from coterie.engines.local.states import to_tensors
@@ -90,17 +89,17 @@ def read_reply(reply: Any, kind: str, bound: Bounds) -> Answer:
         if reply.has_error():
             said = reply.error.reason or f"error {reply.error.code}"
             return f"cannot answer: {sanitize(said, 300)}"
-        return _check_frame(unpack_frame(reply.content), kind, bound)
+        return _check_frame(unpack_frame(reply.content, bound.body), kind, bound)
     except Exception as problem:  # whatever a hostile message makes its reader raise
-        why = problem if isinstance(problem, BadInput) else f"{type(problem).__name__}: {problem}"
+        known = isinstance(problem, BadInput | BadFrame)
+        why = problem if known else f"{type(problem).__name__}: {problem}"
         return f"sent what cannot be read: {sanitize(why)}"
 
 
 def _check_frame(frame: Frame, kind: str, bound: Bounds) -> Content:
-    sizes = (("head", len(frame.head), bound.head), ("body", len(frame.body), bound.body))
-    for part, size, most in sizes:
-        if size > most:
-            raise BadInput(f"its {part} has {size:,} bytes, at most {most:,} were asked for")
+    size, most = len(frame.head), bound.head
+    if size > most:
+        raise BadInput(f"its head has {size:,} bytes, at most {most:,} were asked for")
     content = wire.unpack(frame)
     head = content.head
     known = (*FORM, *KEYS["error" if head.get("error") else kind])
@@ -198,23 +197,17 @@ def _check_choices(upload: Tree, payload: Tree) -> None:
     Where whole numbers were sent, as the ids of the models in the payload, it is one of them;
     else it is the number of one of the models that were sent as a stack.
     """
-    sent = _list_arrays(payload)
+    sent = list_arrays(payload)
     offered = [t for t in sent if not t.is_floating_point() and t.dim()]
     models = [t for t in pytree.tree_leaves(payload) if t.dim()]
     stacked = min((len(t) for t in models), default=0)
-    for got in _list_arrays(upload):
+    for got in list_arrays(upload):
         if got.is_floating_point() or got.dtype == torch.bool or not got.numel():
             continue
         known = torch.cat([t.reshape(-1).to(got.dtype) for t in offered]) if offered else None
         good = (got >= 0) & (got < stacked) if known is None else torch.isin(got, known)
         if not bool(good.all()):
             raise BadInput(f"its upload chooses number {int(got[~good][0])}, which was not offered")
-
-
-def _list_arrays(tree: Tree) -> list[Tensor]:
-    """The arrays of a tree that are not part of a model."""
-    leaves = pytree.tree_leaves(tree, is_leaf=lambda part: isinstance(part, Point | Vector))
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def _check_logged(found: Any, describes: Mapping[str, LoggedQuantity]) -> dict[str, float]:

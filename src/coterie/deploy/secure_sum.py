@@ -204,10 +204,9 @@ def to_integers(values: np.ndarray, sites: int) -> np.ndarray:
     scaled = np.rint(np.asarray(values, dtype=np.float64) * 2.0**FRACTION_BITS)
     bound = LARGEST / sites
     if not (np.abs(scaled) < bound).all():
-        worst = float(np.abs(values).max())
-        raise BadInput(
-            f"secure aggregation: a value of {worst:g} times the site's rows does not fit, at most "
-            f"{bound / 2.0**FRACTION_BITS:g}; the model has diverged, or rows are too many"
+        raise BadInput(  # the server hears of it, so without the number
+            "secure aggregation: a number of the upload times the site's rows does not fit: "
+            f"at most {bound / 2.0**FRACTION_BITS:g}; the model has diverged, or rows are too many"
         )
     return scaled.astype(np.int64).astype(np.uint64)
 

@@ -50,6 +50,7 @@ from coterie.deploy.disclosure import (
     text_for_others,
 )
 from coterie.deploy.frames import Frame
+from coterie.deploy.logs import sanitize
 from coterie.deploy.policy import count_agreements, digest_data
 from coterie.deploy.scales import (
     MOMENTS,
@@ -174,7 +175,7 @@ class Site:
     def _refuse(self, problem: Exception, code: str = "") -> Frame:
         """Say why here, and to the server without anything of this site's own."""
         known = isinstance(problem, BadInput)
-        line = " ".join((str(problem) if known else repr(problem)).split())[:MAX_REFUSAL]
+        line = sanitize(problem if known else repr(problem), MAX_REFUSAL)
         if line not in self._reported:
             self._log(f"refused a message: {line}")
         self._reported = {*self._reported, line} if len(self._reported) < MAX_REPORTED else {line}
@@ -205,10 +206,7 @@ class Site:
                 "server again"
             )
         if head.get("refused"):
-            self._log(
-                "the server could not use the last reply. "
-                f"{' '.join(str(head['refused']).split())[:500]}"
-            )
+            self._log(f"the server could not use the last reply. {sanitize(head['refused'])}")
         if kind == MOMENTS:
             return self._sum_columns(config, number)
         if kind in STEPS:
@@ -375,7 +373,8 @@ class Site:
         self.store.save(run, token, StoredState(engine.stage, worked.state))
         self.store.keep(run, {token, *(str(t) for t in head.get("keep", []))})
         upload = pytree.tree_map(lambda t: t[0], worked.upload)
-        upload = protect(upload, payload, guard.clip, guard.noise, secure_rng())
+        with refusing():
+            upload = protect(upload, payload, guard.clip, guard.noise, secure_rng())
         noted = engine.client_notes([number]) if guard.sends_measures else {}
         logged = {name: values[number] for name, values in noted.items()}
         notes = round_logged(logged, head["rows"]["train"], self._limits)

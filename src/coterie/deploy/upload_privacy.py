@@ -8,7 +8,8 @@ one upload together are one long vector c. It is replaced by
 so its Euclidean norm before noise is at most `clip`, whatever the data, and one upload is a
 Gaussian mechanism of L2 sensitivity 2 clip (any upload against any other) with deviation noise
 clip. Running statistics of normalization layers are real numbers and are treated alike. Whole
-numbers (ids, counts of batches) are left as they are: no method derives them from rows of data.
+numbers of a model (counts of batches) and those that were sent (ids) are left as they are; any
+other comes from the rows, as IFCA's choice of a model does, and is refused where there is noise.
 
 The client's own state, which stays at home, is neither clipped nor noised. The reference is what
 THIS client received, so the mechanism does not depend on how the server averages. No privacy budget
@@ -24,7 +25,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from coterie.core.errors import BadInput
 from coterie.core.method import Tree
+from coterie.core.point import Point, Vector
 from coterie.core.updates import compute_updates, origin_of
 
 
@@ -43,6 +46,8 @@ def protect(
     """
     if clip <= 0:
         return upload
+    if noise:
+        check_covered(upload, payload)
     leaves, spec = pytree.tree_flatten(upload)
     origins = pytree.tree_leaves(origin_of(upload, payload))
     moves = [a - b if a.is_floating_point() else a for a, b in zip(leaves, origins, strict=True)]
@@ -60,6 +65,24 @@ def protect(
         return origin + (factor * change.double() + noise * clip * drawn).to(change.dtype)
 
     return pytree.tree_unflatten([covered(c, b) for c, b in zip(moves, origins, strict=True)], spec)
+
+
+def check_covered(upload: Tree, payload: Tree) -> None:
+    """Refuse an upload with whole numbers that noise does not cover."""
+    known = list_arrays(payload)
+    for array in list_arrays(upload):
+        whole = not array.is_floating_point() and array.numel()
+        if whole and not any(torch.equal(array, sent) for sent in known):
+            raise BadInput(
+                "uploads of this method hold a whole number that comes from the rows (a choice), "
+                "and privacy.noise does not cover it: leave noise out, or choose another method"
+            )
+
+
+def list_arrays(tree: Tree) -> list[Tensor]:
+    """The arrays of a tree that are not part of a model."""
+    leaves = pytree.tree_leaves(tree, is_leaf=lambda part: isinstance(part, Point | Vector))
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def change_norm(upload: Tree, payload: Tree) -> float:
