@@ -82,7 +82,7 @@ def test_garbage_in_held_out_texts_changes_no_word_and_no_training_input():
 def test_a_preparation_that_was_written_makes_the_same_numbers():
     frame = messages()
     federation = build_federation(from_frame(frame, text="message", **WORDS))
-    again = preparation_from_dict(json.loads(json.dumps(federation.preparation.words())))
+    again = preparation_from_dict(json.loads(json.dumps(federation.preparation.to_dict())))
     assert again == federation.preparation
     x = InputBuilder(again, federation.input_shape).inputs(frame.drop("client", "mood"))
     assert (x[federation.rows] == federation.x.numpy()).all()
