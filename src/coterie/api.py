@@ -20,7 +20,7 @@ from coterie.core.files import path_exists
 from coterie.core.functions import name_function
 from coterie.core.model import Model
 from coterie.core.option_names import FORMER_SECTIONS
-from coterie.core.options import declared_options
+from coterie.core.options import coerce, declared_options
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation
 from coterie.data.read import user_data
@@ -429,7 +429,7 @@ def _extract_objects(settings: Options) -> tuple[Options, Given, Networks]:
         if before in settings and now not in settings:
             settings[now] = settings.pop(before)
     for option in ("loss", "metric"):
-        if settings.get(option):
+        if settings.get(option) is not None:
             settings[option] = name_function(settings[option], option)
     data, model = settings.get("dataset"), settings.get("model")
     given: Given = None
@@ -439,11 +439,12 @@ def _extract_objects(settings: Options) -> tuple[Options, Given, Networks]:
         settings["dataset"] = PYTHON + (data.data.name if isinstance(data, UserData) else data.name)
     elif user_data.is_frame(data) or is_partitions(data):
         opens = user_data.from_frame if user_data.is_frame(data) else user_data.from_partitions
+        declared = {k: v for k, v in declared_options(opens).items() if k != "name"}
+        for option in declared.keys() & settings.keys():
+            kind, default = declared[option]
+            settings[option] = coerce(kind, settings[option], option, default)
         settings = fill_text_settings(settings, model if isinstance(model, str) else "")
-        known = [
-            option for option in declared_options(opens) if option in settings and option != "name"
-        ]
-        given = opens(data, **{option: settings.pop(option) for option in known})
+        given = opens(data, **{k: settings.pop(k) for k in declared if k in settings})
         settings["dataset"] = PYTHON + given.data.name
     elif isinstance(data, Path):
         settings["dataset"] = str(data)

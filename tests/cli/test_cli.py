@@ -270,6 +270,7 @@ REFUSED = [
         says="section.toml: unknown section 'schedul'; did you mean 'schedule'?",
     ),
     bad("run", "--config", "demo", says="type `coterie compare --config demo`"),
+    bad("run", "--config", "methods.toml", says="compares methods: type `coterie compare"),
     bad(
         "run", "fedavg", "--out", "taken", says="taken exists and is not empty: give another --out"
     ),
@@ -407,6 +408,7 @@ def test_bad_input_is_one_line_exit_2_and_nothing_on_disk(arguments, says, coter
         ("picture.png", "mine"),
         ("broken.toml", "rounds = "),
         ("section.toml", "[schedul]\nrounds = 3"),
+        ("methods.toml", "methods = 1.5"),
     ):
         (tmp_path / name).write_text(text)
     (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)

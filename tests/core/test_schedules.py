@@ -63,6 +63,9 @@ def test_a_cosine_takes_the_rounds_of_the_run_where_it_has_none():
         ("step:gamma=0", "lr_schedule, gamma of step, = 0: give a number above 0, up to 1"),
         ("exponential:end=0.1", "no option 'end' of exponential"),
         ("constant:per=step", "give it a warmup"),
+        ("step:gamma=1", "at gamma = 1 the learning rate never changes"),
+        ("exponential:gamma=1:per=step", "at gamma = 1 the learning rate never changes"),
+        ("cosine:end=1", "at end = 1 the learning rate never changes"),
     ],
 )
 def test_a_schedule_that_means_nothing_is_refused(spec, line):

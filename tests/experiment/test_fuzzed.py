@@ -3,6 +3,8 @@
 import json
 import os
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -31,6 +33,22 @@ def test_a_separator_is_one_plain_character(tmp_path, separator):
 def test_a_method_is_named_by_a_text(settings, said):
     with pytest.raises(BadInput, match=said):
         plan_of(settings)
+
+
+@pytest.mark.parametrize("option", ["data", "lr", "loss", "metric"])
+def test_an_array_in_place_of_a_word_is_told_in_a_comparison(option):
+    with pytest.raises(BadInput, match=r"ndarray|array\("):
+        coterie.compare(["ditto"], seeds=1, **FAST | {option: np.zeros(3)})
+
+
+@pytest.mark.parametrize("option", ["client", "label", "features", "drop", "part_column", "text"])
+@pytest.mark.parametrize("value", [None, {"a": 1}, 3, np.zeros(3), pd.Series([1, 2]), object()])
+def test_columns_of_a_frame_are_named_by_texts(option, value):
+    frame = pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1], "client": ["x", "y"]})
+    with pytest.raises(BadInput) as refusal:
+        coterie.run("local", dataset=frame, **{option: value})
+    assert "\n" not in str(refusal.value)
+    assert option in str(refusal.value)
 
 
 @pytest.mark.parametrize("made", [None, {}, "net"])

@@ -70,10 +70,11 @@ def replace_by_pipe(path):
 
 DAMAGES = {"removed": lambda p: p.unlink(), "changed": flip, "a pipe": replace_by_pipe}
 FILES = ("models/client-00001.safetensors", "models/models.json", "metrics.parquet")
+TABLES = ("rows.parquet", "split.parquet", "scores.parquet")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("file", [*FILES, "preparation.json"])
+@pytest.mark.parametrize("file", [*FILES, *TABLES, "preparation.json"])
 def test_resume_of_a_finished_run_restores_what_was_lost(file, damage, finished):
     before, kept = results(finished), (finished / file).read_bytes()
     DAMAGES[damage](finished / file)

@@ -152,7 +152,8 @@ def _refuse_comparison(config: str, method: str) -> None:
     typed = f"coterie compare --config {config}"
     others = [name for name in ("local", "fedavg") if name != method]
     alone = f"; with {method}: `{typed} --methods {','.join([*others, method])}`" if method else ""
-    raise BadInput(f"--config {config} compares {len(methods)} methods: type `{typed}`{alone}")
+    many = f"{len(methods)} " if isinstance(methods, list) else ""
+    raise BadInput(f"--config {config} compares {many}methods: type `{typed}`{alone}")
 
 
 @click.command(

@@ -268,8 +268,8 @@ def plan_of(
 
 def _take_automatic(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The options without those that are "auto", and the names of these."""
-    names = {key: AUTOMATIC_NAMES.get(str(key), "") for key, v in settings.items() if v == "auto"}
-    taken = {key: name for key, name in names.items() if name}
+    texts = {str(key) for key, v in settings.items() if isinstance(v, str) and v == "auto"}
+    taken = {key: AUTOMATIC_NAMES[key] for key in texts & AUTOMATIC_NAMES.keys()}
     return {key: v for key, v in settings.items() if key not in taken}, [*taken.values()]
 
 

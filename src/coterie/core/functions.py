@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, format_value
 from coterie.core.plugins import PLUGINS
 
 GIVEN: dict[str, Callable[..., Any]] = {}  # those that this program was given as Python objects
@@ -24,7 +24,8 @@ def name_function(function: Any, option: str) -> str:
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__name__', '')}"
     if not callable(function) or not is_function_name(name):
         raise BadInput(
-            f"{option} is {function!r}: give a function that was made with def, or module:function"
+            f"{option} = {format_value(function)}: give a function that was made with def, or "
+            "module:function"
         )
     GIVEN[name] = function
     return name

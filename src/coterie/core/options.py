@@ -12,7 +12,7 @@ import inspect
 import math
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -192,7 +192,11 @@ def _coerce(kind: Any, value: Any) -> Any:
         if not math.isfinite(number := float(value)):  # NaN and infinity are never meant
             raise ValueError
         return number
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    if isinstance(value, tuple | list):
+        return ",".join(map(str, value))
+    if isinstance(value, Iterable) and not isinstance(value, str):  # an array, a column, bytes
+        raise TypeError
+    return str(value)
 
 
 def _split_items(kind: Any, value: Any) -> list[Any]:
@@ -206,6 +210,8 @@ def _split_items(kind: Any, value: Any) -> list[Any]:
         and _strip_range(kind) in (int, float)
     ):
         return [value]
+    if isinstance(value, Mapping):
+        raise TypeError
     return list(value)
 
 

@@ -72,6 +72,12 @@ def read_schedule(spec: str) -> tuple[str, dict[str, Any]]:
     name, options = read_spec(spec, SCHEDULES, "lr_schedule")
     if name == CONSTANT and options.get("per") == "step" and not options.get("warmup"):
         raise BadInput("lr_schedule = constant:per=step: give it a warmup, or leave out per")
+    for option in ("gamma", "end"):
+        if options.get(option) == 1 and not options.get("warmup"):
+            raise BadInput(
+                f"lr_schedule = {spec}: at {option} = 1 the learning rate never changes: give a "
+                f"smaller {option}, or leave the schedule out"
+            )
     return name, options
 
 

@@ -19,8 +19,8 @@ PREPARATION, ROWS = "preparation.json", "rows.parquet"
 
 
 def write_inputs(folder: Path, federation: Federation) -> None:
-    """Both files, once; a federation made by hand, or of real sites, has neither."""
-    if federation.rows is not None and not (folder / ROWS).exists():
+    """Both files; a federation made by hand, or of real sites, has neither."""
+    if federation.rows is not None:
         write_table(list_rows(federation), folder / ROWS)
     if federation.preparation is not None and find_damaged(folder, checksums_of(federation)):
         write_text(folder / PREPARATION, _format_preparation(federation.preparation))

@@ -129,9 +129,7 @@ def write_about(
 
 def write_split(folder: Path, federation: Federation) -> None:
     """How many rows of each class every client holds, where there are classes."""
-    if (
-        federation.classes and len(federation.y) and not (folder / SPLIT).exists()
-    ):  # a server of real sites has no labels
+    if federation.classes and len(federation.y):  # a server of real sites has no labels
         write_table(count_labels(federation), folder / SPLIT)
 
 

@@ -35,12 +35,14 @@ from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.experiment.own_code import changed_plugins, check_code, plugins_of
 from coterie.results.about import CHECKSUMS
+from coterie.results.data_files import ROWS as ROW_PARTS
 from coterie.results.data_files import checksums_of, write_inputs
 from coterie.results.data_files import find_damaged as find_damaged_file
-from coterie.results.false_accepts import save_scores
+from coterie.results.false_accepts import SCORES, save_scores
 from coterie.results.folder import (
     CONFIG,
     METRICS,
+    SPLIT,
     describe_networks,
     find_unused,
     read_about,
@@ -76,6 +78,7 @@ LARGE = 2**24  # bytes of a checkpoint that is not written whole every time
 MAX_LOGGED = 2**26  # bytes of server logged quantities a run may write
 LOGGED_FOLDER = "notes"  # their folder
 PLUGINS = "plugins"  # of run.json: the user's own code that a run is made with
+TABLES = (METRICS, SPLIT, ROW_PARTS, SCORES)  # files whose checksums a finished run has
 BRANCHED = "branched"  # of run.json: the run, the round and the options where a branch begins
 
 
@@ -448,7 +451,9 @@ def _play(
         write_config(folder, experiment)
         loop.table.write(folder / METRICS)
         table = loop.table.whole()
-        facts[CHECKSUMS] = {**checksums_of(loop.federation), METRICS: digest(folder / METRICS)}
+        facts[CHECKSUMS] = checksums_of(loop.federation) | {
+            name: digest(folder / name) for name in TABLES if (folder / name).exists()
+        }
         about = _write_about(folder, loop, "finished", experiment, facts)
         if not every:  # no checkpoint speaks of them
             (folder / ROWS).unlink(missing_ok=True)
