@@ -189,9 +189,10 @@ def _judge_choice(
     """The answer once a name is chosen: what test rows say of it."""
     use, sign = str(blank.choice.name), blank.measure.sign
     floor = [name for name in found if is_baseline(name) and name != use]
-    against, *others = sorted(floor, key=lambda name: -means[name]) or [None]
+    ranked = sorted(floor, key=lambda name: -means[name])
+    against = ranked[0] if ranked else None
     claim = claim_of(use, against, found, fixed_split) if against else None
-    plain = next((name for name in others if name in ("fedavg", "local")), None)
+    plain = next((name for name in ranked[1:] if name in ("fedavg", "local")), None)
     closest = None
     if is_baseline(use):
         closest = _find_closest(use, found, means, fixed_split)
