@@ -67,6 +67,31 @@ def test_a_few_seeds_with_new_splits_are_not_called_significant():
     assert found.claim.of == 24
 
 
+@pytest.mark.parametrize(("clients", "few"), [(2, True), (5, True), (6, False), (12, False)])
+def test_so_few_clients_that_no_test_could_find_anything_are_the_reason_that_is_given(clients, few):
+    """All better is the most a signed-rank test can see: 2 / 2^n, which five clients do not get
+    below one in twenty.
+    """
+    test = federation(0.2, clients=clients)
+    found = find_answer(test, test, spent(test), fixed_split=True)
+    assert found.claim.better == clients
+    assert found.claim.undecidable == few == (found.kind == "bet")
+    said = f"{clients} clients are too few for a difference from FedAvg to be significant."
+    assert (said in str(found)) == few
+
+
+def test_what_is_gained_over_the_other_baseline_is_said_too():
+    test = federation(0.2)
+    found = find_answer(test, test, spent(test), fixed_split=True)
+    assert (found.claim.other, found.lesser.other) == ("fedavg", "local")
+    said = "Over local training: +25.0 points [+24.3, +25.7], better for 12 of 12 clients, worse"
+    assert said in str(found)
+    del test["local"]
+    found = find_answer(test, test, spent(test), fixed_split=True)
+    assert found.lesser is None
+    assert "Over local" not in str(found)
+
+
 def test_where_nothing_beats_local_training_it_is_used_and_the_closest_is_told():
     local = np.linspace(0.7, 0.9, 20)
     near = local + np.where(np.arange(20) % 2, 0.03, -0.02)

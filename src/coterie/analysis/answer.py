@@ -92,6 +92,11 @@ class Claim(NamedTuple):
         """Whether it is significantly worse."""
         return self.p < LEVEL and self.difference.high < 0
 
+    @property
+    def undecidable(self) -> bool:
+        """Whether so few were compared that the test finds nothing, were all of them better."""
+        return 2 * 0.5**self.difference.n >= LEVEL
+
 
 class Answer(NamedTuple):
     """What a comparison says; `use` is None where no method deserves it. As text: its sentences."""
@@ -112,6 +117,7 @@ class Answer(NamedTuple):
     guesser: str = GUESSER  # who that is
     remarks: tuple[str, ...] = ()  # sentences on what went wrong, as who diverged
     error: float = nan  # standard error of `value` over clients
+    lesser: Claim | None = None  # of `use`, over the other baseline: what one model for all costs
 
     def __str__(self) -> str:
         return format_answer(self)
@@ -183,8 +189,10 @@ def _judge_choice(
     """The answer once a name is chosen: what test rows say of it."""
     use, sign = str(blank.choice.name), blank.measure.sign
     floor = [name for name in found if is_baseline(name) and name != use]
-    against = max(floor, key=lambda name: means[name], default=None)
+    ranked = sorted(floor, key=lambda name: -means[name])
+    against = ranked[0] if ranked else None
     claim = claim_of(use, against, found, fixed_split) if against else None
+    plain = next((name for name in ranked[1:] if name in ("fedavg", "local")), None)
     closest = None
     if is_baseline(use):
         closest = _find_closest(use, found, means, fixed_split)
@@ -199,6 +207,7 @@ def _judge_choice(
         value=sign * means[use],
         error=_error_of(found[use]),
         claim=claim,
+        lesser=claim_of(use, plain, found, fixed_split) if plain else None,
         closest=closest,
         worst=(sign * _worst_of(found[subject]), sign * _worst_of(found[other]) if other else nan),
         traffic=spent[subject].bytes,
@@ -259,8 +268,8 @@ def _ratio(mine: MethodCost, base: MethodCost) -> float:
 
 def format_answer(answer: Answer) -> str:
     """The answer as one short paragraph: what to use first."""
-    said = _FORMATS[answer.kind](answer)
-    return " ".join([*said, *_format_stability(answer), *_format_trivial(answer), *answer.remarks])
+    said = [*_FORMATS[answer.kind](answer), *_format_lesser(answer), *_format_stability(answer)]
+    return " ".join([*said, *_format_trivial(answer), *answer.remarks])
 
 
 def _format_trivial(answer: Answer) -> list[str]:
@@ -294,9 +303,15 @@ def _format_bet(answer: Answer) -> list[str]:
             f"Use {answer.use}: {m.label} {m.write(answer.value)} on test rows. Neither FedAvg nor "
             "local training was compared, so what it gains over them is not known."
         ]
+    other = _name_baseline(claim.other)
+    doubt = (
+        f"{_format_population(claim)} {'is' if claim.difference.n == 1 else 'are'} too few for a "
+        f"difference from {other} to be significant."
+        if claim.undecidable
+        else f"it is not significantly better than {other} here."
+    )
     return [
-        f"Use {answer.use} as the best bet: it is not significantly better than "
-        f"{_name_baseline(claim.other)} here. On test rows it has {m.label} "
+        f"Use {answer.use} as the best bet: {doubt} On test rows it has {m.label} "
         f"{m.write(answer.value)}, {m.gap(claim.difference)}, not significant over "
         f"{_format_population(claim)}{_format_doubt(claim)}; {_format_clients(claim)}.",
         _format_cost(answer, claim.other),
@@ -306,6 +321,15 @@ def _format_bet(answer: Answer) -> list[str]:
 def _format_doubt(claim: Claim) -> str:
     """Why a difference is not shown although its interval lies above 0."""
     return f" (p = {claim.p:.2g} by the signed-rank test)" if claim.difference.low > 0 else ""
+
+
+def _format_lesser(answer: Answer) -> list[str]:
+    """What is gained over the other baseline."""
+    claim = answer.lesser
+    if claim is None or answer.kind not in ("better", "bet"):
+        return []
+    gap = answer.measure.gap(claim.difference)
+    return [f"Over {_name_baseline(claim.other)}: {gap}, {_format_clients(claim)}."]
 
 
 def _format_withdrawn(answer: Answer) -> list[str]:
@@ -434,4 +458,9 @@ def _format_p(p: float) -> str:
 
 def format_details(answer: Answer) -> list[str]:
     """The sentences that figures beside a headline do not hold."""
-    return [*_format_worst_client(answer), *_format_stability(answer), *answer.remarks]
+    return [
+        *_format_worst_client(answer),
+        *_format_lesser(answer),
+        *_format_stability(answer),
+        *answer.remarks,
+    ]

@@ -115,7 +115,9 @@ def draw_panels(figures: Sequence[Figure], methods: Sequence[str], title: str) -
         else:
             _draw_axes(axes, figure, assign_styles(methods, figure))
             if len(figure.series) > 1:
-                axes.legend(fontsize=7, framealpha=0.8, edgecolor="none", loc="best")
+                # at the foot of bars it hides no end of one
+                where = "lower left" if figure.kind == "bars" else "best"
+                axes.legend(fontsize=7, framealpha=0.9, edgecolor="none", loc=where)
         axes.set_title(figure.title, fontsize=10, loc="left", parse_math=False)
     folded = textwrap.fill(title, int(10 * canvas.get_figwidth()))
     canvas.suptitle(folded, fontsize=12, x=0.01, ha="left", parse_math=False)

@@ -20,7 +20,7 @@ def persfl_panels(evidence: Evidence) -> list[Figure]:
     """Teachers, gains, fairness."""
     return [
         _final_dots(evidence, "persfl", "teacher_round", "Round of each client's teacher", "round"),
-        _gain_dots(evidence, ("persfl", "fedavg")),
+        _gain_dots(evidence, ("persfl", "finetune", "fedavg")),
         build_worst_served(evidence)._replace(title="Worst-served clients"),
     ]
 
@@ -62,7 +62,7 @@ def selffl_panels(evidence: Evidence) -> list[Figure]:
     title = "Local steps that (8) asks for, last round"
     steps = _final_dots(evidence, "selffl", "raw_steps", title, "log10 of steps, before the limit")
     steps = steps._replace(series=tuple(s._replace(y=np.log10(s.y).tolist()) for s in steps.series))
-    return [sigma, steps, _gain_dots(evidence, ("selffl", "fedavg"))]
+    return [sigma, steps, _gain_dots(evidence, ("selffl", "fedavg@40", "fedavg"))]
 
 
 def ucfl_panels(evidence: Evidence) -> list[Figure]:

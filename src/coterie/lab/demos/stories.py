@@ -24,6 +24,7 @@ class Story(NamedTuple):
     look: tuple[str, ...]  # a line for each panel
     panels: Callable[[Evidence], list[Figure]]
     limits: str  # what these few rows do not show
+    control: tuple[str, str] = ("", "")  # what may explain the gain as well, and what it is
 
     @property
     def recipe(self) -> str:
@@ -45,6 +46,7 @@ STORIES = {
         panels=panels.persfl_panels,
         limits="Twenty clients have about 54 training rows and 9 validation rows each; the thesis "
         "has thousands, and there the gain over fine-tuning is small.",
+        control=("finetune", "which distils nothing"),
     ),
     "pfml": Story(
         method="pfml",
@@ -57,8 +59,9 @@ STORIES = {
             "right: what each client gains over training alone",
         ),
         panels=panels.pfml_panels,
-        limits="How much of it is mutual learning shows the line without it; the paper does not "
-        "show that line.",
+        limits="FedAvg and Local train the linear network alone. How much of the gain is mutual "
+        "learning shows pfml@alone, the same two networks without it.",
+        control=("pfml@alone", "the same networks without mutual learning"),
     ),
     "ktpfl": Story(
         method="ktpfl",
@@ -86,8 +89,9 @@ STORIES = {
             "right: what each client gains over training alone",
         ),
         panels=panels.selffl_panels,
-        limits="It may take up to 40 steps a round where the others take an epoch of three to "
-        "five: more work is part of the gain.",
+        limits="It may take up to 40 steps a round where fedavg takes an epoch of three to five. "
+        "What it gains over fedavg@40, which takes as many, is its own; the rest is more work.",
+        control=("fedavg@40", "FedAvg with as many steps"),
     ),
     "ucfl": Story(
         method="ucfl",
@@ -105,6 +109,7 @@ STORIES = {
         limits="The groups were made (each numbers the digits in its own way); clients that "
         "differ less need more rows to be told apart, and so does the silhouette to find the true "
         "number.",
+        control=("ucfl@2", "which sends two models a round instead of one per client"),
     ),
 }
 
@@ -141,8 +146,19 @@ def tell(story: Story, comparison: Comparison) -> str:
     mean = measure.write(float(comparison.client_values(story.method).mean()))
     return (
         f"The paper's claim ({story.claim}) {format_verdict(claims)}: {story.method} has "
-        f"{measure.label} {mean}, {over}."
+        f"{measure.label} {mean}, {over}.{_tell_control(story, comparison)}"
     )
+
+
+def _tell_control(story: Story, comparison: Comparison) -> str:
+    """How much is left over what may explain the gain as well."""
+    name, why = story.control
+    if name not in comparison.runs:
+        return ""
+    found = {m: comparison.client_values(m) for m in (story.method, name)}
+    claim = claim_of(story.method, name, found, comparison.fixed_split)
+    sure = "significant" if claim.shown or claim.refuted else "not significant"
+    return f" Beside {name}, {why}: {comparison.measure.gap(claim.difference)}, {sure}."
 
 
 def format_verdict(claims: list[Claim]) -> str:
