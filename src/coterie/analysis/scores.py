@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from coterie.analysis.lazy_scipy import scipy_stats
 from coterie.analysis.nan_math import mean_of
-from coterie.core.errors import BadInput, format_value
+from coterie.core.errors import BadInput, format_value, suggest_name
 from coterie.core.functions import find_function, is_function_name
 from coterie.core.task import (
     CLASS,
@@ -428,8 +428,8 @@ def check_metric(metric: str, task: str) -> None:
         return
     if metric and metric not in valid:
         raise BadInput(
-            f"metric = '{metric}' is no measure of a task of {task}; choose from {', '.join(valid)}"
-            ", or give module:function"
+            f"metric = {format_value(metric)} is no measure of a task of {task}"
+            f"{suggest_name(metric, valid)}, or give module:function"
         )
 
 
