@@ -70,7 +70,7 @@ SYNONYMS = {  # {name here: what others call it}
     "metric": "metrics scoring score",
     "lam": "lambda lamda",
     "mu": "prox_mu proximal_mu",
-    "out": "output output_dir out_dir save_dir save log_dir save_folder_name sfn",
+    "out": "output output_dir out_dir save_dir save log_dir save_folder_name sfn o",
     "quiet": "verbose verbosity",
 }
 NAME_HERE = {guess: name for name, guesses in SYNONYMS.items() for guess in guesses.split()}
@@ -136,7 +136,6 @@ def _fold(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter not in "-_ ")
 
 
-PLAIN_NAMES = {_fold(guess): name for guess, name in NAME_HERE.items()}
 VALUES_HERE: dict[str, list[str]] = {}
 for _name, _guesses in VALUES.items():
     for _guess in _guesses.split():
@@ -175,10 +174,9 @@ def rename_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_synonym(option: str, method: str = "") -> str | None:
-    """What an option of other libraries is called here."""
-    plain = _fold(option)
-    known = {_fold(guess): name for guess, name in METHOD_SYNONYMS.get(method, {}).items()}
-    return known.get(plain) or PLAIN_NAMES.get(plain)
+    """What an option of other libraries is called here, or such an option of one method."""
+    guesses = METHOD_SYNONYMS.get(method, {}) if method else NAME_HERE
+    return {_fold(guess): name for guess, name in guesses.items()}.get(_fold(option))
 
 
 def find_alike(option: str, names: Collection[str]) -> str | None:

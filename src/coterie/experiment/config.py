@@ -437,8 +437,7 @@ def _suggest_fix(experiment: Experiment, option: str, valid: set[str]) -> str:
     """Who knows the option, else the option that is nearest."""
     if option in ("methods", "seeds"):
         return ": it belongs to `coterie compare`"
-    mine = options_of("method", experiment.method) if experiment.method else {}
-    if (here := find_synonym(option, experiment.method)) in mine:
+    if experiment.method and (here := find_synonym(option, experiment.method)):
         return f" of method {experiment.method}; here it is '{here}'"
     owners = {
         k: [n for n in registry if option in options_of(k, n)] for k, registry in REGISTRIES.items()
