@@ -5,24 +5,36 @@ is answered by the option that was meant.
 import pytest
 
 import coterie
+from coterie.analysis.scores import scores_of
+from coterie.cli.main import COMMANDS, cli
 from coterie.core.errors import BadInput, suggest_name
+from coterie.core.optimizers import OPTIMIZERS
 from coterie.core.option_names import (
     FORMER_NAMES,
     FORMER_SECTIONS,
+    METHOD_SYNONYMS,
     NAME_HERE,
+    VALUES,
     find_alike,
     rename_former,
 )
+from coterie.core.schedules import SCHEDULES
+from coterie.core.server_optimizers import SERVER_OPTIMIZERS
+from coterie.core.task import TASKS
+from coterie.data.partition.registry import PARTITIONERS
+from coterie.data.read.catalog import DATASETS
 from coterie.experiment.config import (
     Experiment,
     change_options,
     flatten_options,
     known_options_of,
+    options_of,
     read_experiment_file,
 )
 from coterie.methods.declare import check_options
 from coterie.methods.persfl import persfl
 from coterie.methods.registry import METHODS
+from coterie.networks.registry import NETS
 from coterie.running.identity import changes_of, identity_of
 
 WORKS = [
@@ -36,6 +48,9 @@ WORKS = [
     ("--weight-decay 1e-4", "train", {"weight_decay": 1e-4}),
     ("--rounds 5", "schedule", {"rounds": 5}),
     ("--device cuda", "engine", {"device": "cuda"}),
+    ("--optimizer adam", "train", {"optimizer": "adam"}),
+    ("--momentum 0.9", "train", {"momentum": 0.9}),
+    ("--lr-schedule cosine", "train", {"lr_schedule": "cosine"}),
 ]
 HINTS = [
     ("--learning-rate", "lr"),
@@ -50,6 +65,53 @@ HINTS = [
     ("--eval-gap", "eval_every"),
     ("--random-state", "seed"),
     ("--partitioner", "partition"),
+    ("--non-iid", "partition"),
+    ("--n-clients", "num_clients"),
+    ("--frac", "participation"),
+    ("--clients-per-round", "participation"),
+    ("--jr", "participation"),
+    ("--scheduler", "lr_schedule"),
+    ("--lr-decay", "lr_schedule"),
+    ("--optim", "optimizer"),
+    ("--betas", "optimizer"),
+    ("--grad-clip", "clip_norm"),
+    ("--val-split", "validation"),
+    ("--test-size", "test"),
+    ("--normalize", "scale"),
+    ("--workers", "threads"),
+    ("--wandb", "track"),
+    ("--gpu", "device"),
+    ("--minibatch", "batch_size"),
+    ("--output", "out"),
+    ("--save", "out"),
+    ("--verbose", "quiet"),
+    ("--target", "label"),
+]
+VALUE_HINTS = [
+    ("--model cnn", "smallcnn"), ("--model mlp", "dnn"), ("--model resnet18", "kt-resnet18"),
+    ("--model lenet", "lenet5"), ("--model logreg", "mlr"), ("--method FedAvg", "fedavg"),
+    ("--method Per-FedAvg", "perfedavg"), ("--method standalone", "local"),
+    ("--dataset MNIST", "mnist"), ("--dataset CIFAR-10", "cifar10"),
+    ("--dataset FashionMNIST", "fashion-mnist"), ("--dataset fmnist", "fashion-mnist"),
+    ("--partition noniid", "classes"), ("--partition pat", "classes"),
+    ("--partition dir", "dirichlet"), ("--partition shards", "classes"),
+    ("--optimizer SGD", "sgd"), ("--optimizer AdamW", "adamw"),
+    ("--server-optimizer fedadam", "adam"), ("--scale own", "client"), ("--metric acc", "accuracy"),
+    ("--lr-schedule CosineAnnealingLR", "cosine"),
+]  # fmt: skip
+WAYS = [  # what is typed, and the end of the answer
+    ("run fedavg -lr 0.1", "write --lr, with two hyphens"),
+    ("run fedavg -lbs 10", "write --batch-size, with two hyphens"),
+    ("run fedavg -jr 0.5", "write --participation, with two hyphens"),
+    ("run fedavg --method ditto", "name one of them"),
+    ("run ditto --mu 0.1", "unknown option 'mu' of method ditto; here it is 'lam'"),
+    ("run fedavg --alpha 0.5", ": add --partition dirichlet"),
+    ("compare --methods fedavg ditto", "by commas, as in --methods fedavg,ditto"),
+    ("compare fedavg ditto", "by commas, as in --methods fedavg,ditto"),
+    ("compare digits --dataset mnist", "name one of them"),
+    ("compare --method ditto", "methods = [...] in the file"),
+    ("train fedavg", "did you mean 'run'?"),
+    ("run fedavg --rounds 0", "give a whole number from 1 to 1,000,000, such as 50"),
 ]
 
 
@@ -57,6 +119,15 @@ def set_options(*arguments):
     from coterie.cli.options import parse_arguments
 
     return change_options(Experiment(), parse_arguments(arguments)[1])
+
+
+def refuse(*typed):
+    """What a command that cannot work is answered."""
+    from click.testing import CliRunner
+
+    problem = CliRunner().invoke(cli, typed).exception
+    assert isinstance(problem, BadInput), problem
+    return str(problem)
 
 
 @pytest.mark.parametrize(("guess", "section", "values"), WORKS)
@@ -75,30 +146,57 @@ def test_what_other_libraries_call_an_option_is_answered_by_its_name_here(guess,
         set_options(guess, "1")
 
 
+@pytest.mark.parametrize(("guess", "name"), VALUE_HINTS)
+def test_what_others_call_a_choice_is_answered_by_its_name_here(guess, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    method = () if "--method" in guess else ("fedavg",)
+    assert f"did you mean '{name}'" in refuse("run", *method, *guess.split())
+
+
+@pytest.mark.parametrize(("typed", "way"), WAYS)
+def test_a_guess_that_cannot_work_is_answered_by_the_way(typed, way, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refuse(*typed.split()).endswith(way)
+    assert not list(tmp_path.iterdir())  # nothing began
+
+
+def test_every_choice_of_others_leads_to_one_that_there_is():
+    known = {
+        *METHODS, *NETS, *PARTITIONERS, *DATASETS, *OPTIMIZERS, *SERVER_OPTIMIZERS, *SCHEDULES,
+        *TASKS, *COMMANDS, *{score.name for task in TASKS for score in scores_of(task)}, "client",
+    }  # fmt: skip
+    assert set(VALUES) <= known
+
+
 def test_every_synonym_leads_to_an_option_that_there_is():
     known = {
         name for names in known_options_of(Experiment(method="ditto")).values() for name in names
     }
     elsewhere = {"method", "seed", "dataset", "partition", "model", "alpha", "mu", "out"}
+    elsewhere |= {"label", "client", "quiet"}
     assert set(NAME_HERE.values()) <= known | elsewhere
     assert not set(NAME_HERE) & known
+    for method, names in METHOD_SYNONYMS.items():
+        assert set(names.values()) <= options_of("method", method).keys()
+        assert not set(names) & (known | options_of("method", method).keys())
 
 
-def test_an_optimizer_is_named_as_elsewhere():
-    assert set_options("--optimizer", "adam").train.optimizer == "adam"
+def test_ten_guesses_of_a_newcomer_are_one_run(coterie, tmp_path):
+    """The tenth, --algorithm, is answered by a hint; `digits` stands for cifar10."""
+    typed = (
+        "run ditto --dataset digits --lr 0.1 --batch-size 32 --optimizer adam --num-clients 10 "
+        "--partition dirichlet --alpha 0.1 --local-epochs 5 --weight-decay 1e-4 --rounds 5"
+    )
+    code, said, _ = coterie(*typed.split(), "--hidden", "8", "--out", str(tmp_path / "run"))
+    assert code == 0
+    assert f"run: {tmp_path / 'run'}" in said
 
 
 @pytest.mark.parametrize(
     ("command", "way"), [("run", "--method, or the name alone"), ("compare", "--methods")]
 )
 def test_algorithm_is_answered_by_method(command, way):
-    from click.testing import CliRunner
-
-    from coterie.cli.main import cli
-
-    problem = CliRunner().invoke(cli, [command, "--algorithm", "ditto"]).exception
-    assert isinstance(problem, BadInput)
-    assert str(problem).endswith(f"here it is {way}")
+    assert refuse(command, "--algorithm", "ditto").endswith(f"here it is {way}")
 
 
 # Names of before

@@ -179,7 +179,7 @@ def test_what_is_no_survival_is_refused(changes, label, line):
 
 
 def test_a_time_and_an_event_are_no_labels_beside_each_other():
-    with pytest.raises(BadInput, match="neither 0 nor 1"):
+    with pytest.raises(BadInput, match=r"neither 0 nor 1; .* use --task survival for a time and"):
         build_federation(from_frame(patients(), label="days,died"))
 
 

@@ -23,6 +23,7 @@ from coterie.analysis.lazy_scipy import scipy_stats
 from coterie.analysis.nan_math import mean_of
 from coterie.core.errors import BadInput, format_value
 from coterie.core.functions import find_function, is_function_name
+from coterie.core.option_names import find_alike
 from coterie.core.task import (
     CLASS,
     LABELS,
@@ -427,9 +428,11 @@ def check_metric(metric: str, task: str) -> None:
         find_function(metric, "metric")
         return
     if metric and metric not in valid:
+        close = find_alike(metric, valid)
+        choices = f"choose from {', '.join(valid)}, or give module:function"
         raise BadInput(
-            f"metric = '{metric}' is no measure of a task of {task}; choose from {', '.join(valid)}"
-            ", or give module:function"
+            f"metric = {format_value(metric)} is no measure of a task of {task}; "
+            f"{f'did you mean {close!r}?' if close else choices}"
         )
 
 

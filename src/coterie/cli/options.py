@@ -9,10 +9,11 @@ import click
 
 from coterie.comparison.plan import list_seeds
 from coterie.core.errors import BadInput, format_value
-from coterie.core.option_names import NAME_HERE
+from coterie.core.option_names import find_synonym
 from coterie.methods.registry import METHODS
 
 SEEDS = "How many seeds (7: 0 to 6), or a list such as 3,5,8 or 7, (that one)"
+COMMAS = "separate methods by commas, as in --methods fedavg,ditto"
 PASS_THROUGH = {"ignore_unknown_options": True}
 
 
@@ -29,18 +30,25 @@ def parse_arguments(arguments: Sequence[str], lone: str = "") -> tuple[str | Non
             found = option
             continue
         if not option.startswith("--") or len(option) < 3:
-            raise BadInput(
-                f"'{option}' stands alone: write {lone + ' once, and ' if lone else ''}options as "
-                "--name value"
-            )
+            raise BadInput(f"{format_value(option)} stands alone: {_suggest_way(option, lone)}")
         name, equals, value = option[2:].partition("=")
         settings[name] = (
             value if equals else rest.pop(0) if rest and not rest[0].startswith("--") else True
         )
-        if NAME_HERE.get(name) == "method":  # told before anybody asks for a method
+        if find_synonym(name) == "method":  # told before anybody asks for a method
             way = "--methods" if lone == "DATA" else "--method, or the name alone"
             raise BadInput(f"unknown option '{name}': here it is {way}")
     return found, settings
+
+
+def _suggest_way(option: str, lone: str) -> str:
+    """What to write where an argument is no option and there is no place for it."""
+    if option in METHODS and lone == "DATA":
+        return COMMAS
+    name = option.strip("-")
+    if option.startswith("-") and name.isidentifier():
+        return f"write --{(find_synonym(name) or name).replace('_', '-')}, with two hyphens"
+    return f"write {lone + ' once, and ' if lone else ''}options as --name value"
 
 
 def split_method_options(

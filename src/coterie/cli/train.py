@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import click
 
 from coterie.cli.options import (
+    COMMAS,
     PASS_THROUGH,
     SEEDS,
     parse_arguments,
@@ -27,7 +29,7 @@ from coterie.comparison import execute as comparisons
 from coterie.comparison.defaults import DEFAULT_METHODS, find_runnable
 from coterie.comparison.limits import limits_of
 from coterie.comparison.plan import FILE, ComparisonPlan, plan_of
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, format_value
 from coterie.experiment.config import (
     NAMED,
     REGISTRIES,
@@ -134,7 +136,8 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     if config:
         _refuse_comparison(config, method or str(settings.get("method", "")))
     experiment = read_user_experiment(find_config(config)) if config else Experiment()
-    experiment = change_options(experiment, ({"method": method} if method else {}) | settings)
+    named = _name_once("method", method, settings) if method else {}
+    experiment = change_options(experiment, named | settings)
     folder = out or name_run_folder(Path("runs"), f"{experiment.method}-{data_name_of(experiment)}")
     with resumable_work(folder, quiet) as show:
         finished = experiments.execute(
@@ -142,6 +145,15 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
         )
     show_run(finished)
     _exit_if_diverged(finished)
+
+
+def _name_once(option: str, value: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """What stands alone as an option, unless the option is given too and says something else."""
+    if (other := settings.get(option, value)) != value:
+        raise BadInput(
+            f"'{value}' stands alone and --{option} is {format_value(other)}: name one of them"
+        )
+    return {option: value}
 
 
 def _refuse_comparison(config: str, method: str) -> None:
@@ -235,7 +247,9 @@ def compare(
     alone, settings = parse_arguments(arguments, "DATA")
     file = read_user_file(find_config(config)) if config else {}  # its plugins bring methods
     common, own = split_method_options(settings)
-    common = ({} if alone is None else {"dataset": alone}) | common
+    if alone in METHODS:
+        raise BadInput(f"'{alone}' is a method: {COMMAS}")
+    common = ({} if alone is None else _name_once("dataset", alone, common)) | common
     grids: dict[str, dict[str, list[str]]] = {}
     for entry in tune:
         name, option, choices = _parse_grid(entry)

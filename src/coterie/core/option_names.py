@@ -32,30 +32,114 @@ ALL_FORMER = {old: new for names in FORMER_NAMES.values() for old, new in names.
 
 SYNONYMS = {  # {name here: what others call it}
     "lr": "learning_rate local_learning_rate local_lr client_lr step_size eta eta0",
-    "batch_size": "bs local_bs local_batch_size batchsize minibatch_size",
-    "local_epochs": "epoch num_epochs local_ep num_local_epochs client_epochs max_iter",
+    "lr_schedule": "scheduler lr_scheduler schedule lr_decay learning_rate_decay lr_decay_gamma "
+    "learning_rate_decay_gamma lr_gamma ldg ld warmup warmup_rounds",
+    "optimizer": "optim opt optimiser client_optimizer local_optimizer betas adam",
+    "server_optimizer": "server_optim server_opt global_optimizer",
+    "clip_norm": "grad_clip clip_grad clip_grad_norm gradient_clipping max_grad_norm clipping_norm",
+    "augment": "augmentation data_augmentation transform transforms",
+    "batch_size": "bs local_bs local_batch_size batchsize minibatch minibatch_size lbs",
+    "local_epochs": "epoch num_epochs local_ep num_local_epochs client_epochs max_iter ls le",
     "local_steps": "num_steps local_iterations local_iters local_iter local_updates",
     "weight_decay": "wd l2 l2_reg l2_regularization",
     "rounds": "global_rounds num_rounds n_rounds comm_round comm_rounds communication_rounds "
-    "num_server_rounds global_epochs",
+    "num_server_rounds global_epochs gr iterations n_iter",
     "participation": "join_ratio fraction_fit fraction_train frac fraction client_fraction "
-    "sample_rate sample_ratio clients_per_round num_clients_per_round participation_rate",
+    "sample_rate sample_ratio clients_per_round num_clients_per_round participation_rate jr "
+    "sample_clients client_sampling num_sampled_clients fraction_clients",
     "dropout_clients": "client_drop_rate drop_rate dropout dropout_rate straggler_rate",
-    "eval_every": "eval_gap eval_interval eval_freq evaluate_every test_every test_interval",
+    "eval_every": "eval_gap eval_interval eval_freq evaluate_every test_every test_interval eg",
     "num_clients": "nclients n_clients clients_num number_of_clients total_clients num_users "
-    "n_parties num_supernodes",
+    "n_parties num_supernodes nc",
+    "validation": "val val_split validation_split val_ratio val_fraction val_size",
+    "test": "test_size test_split test_ratio test_fraction",
+    "label": "target target_column label_column label_col",
+    "client": "client_column client_col client_id user_column",
+    "scale": "normalize normalise normalization standardize standardise scaler",
     "dataset": "data_set dataset_name data_name",
-    "partition": "partitioner partition_method partitioning distribution noniid niid",
+    "partition": "partitioner partition_method partitioning distribution non_iid niid iid",
     "alpha": "dirichlet_alpha dir_alpha partition_alpha",
-    "model": "network net arch architecture model_name",
+    "classes_each": "classes_per_client num_classes_per_client class_per_client shards_per_client "
+    "num_classes_per_partition",
+    "model": "network net arch architecture model_name m",
     "method": "algorithm algo alg strategy",
     "seed": "random_seed random_state manual_seed",
-    "device": "gpu cuda device_id",
+    "device": "gpu cuda device_id dev did use_cuda",
+    "threads": "workers num_workers n_jobs num_threads cpus",
+    "track": "wandb tensorboard mlflow tracker use_wandb",
+    "metric": "metrics scoring score",
     "lam": "lambda lamda",
     "mu": "prox_mu proximal_mu",
-    "out": "output output_dir out_dir save_dir",
+    "out": "output output_dir out_dir save_dir save log_dir save_folder_name sfn o",
+    "quiet": "verbose verbosity",
 }
 NAME_HERE = {guess: name for name, guesses in SYNONYMS.items() for guess in guesses.split()}
+METHOD_SYNONYMS = {  # {method: {what others call an option of it: its name here}}
+    "apfl": {"al": "alpha"},
+    "ditto": {"mu": "lam"},
+    "fedala": {"eta": "weight_lr", "rand_percent": "share", "layer_idx": "top_layers"},
+    "fedamp": {"alphaK": "alpha", "alk": "alpha"},
+    "fedbabu": {"fine_tuning_epochs": "tune_epochs"},
+    "feddbe": {"kl_weight": "kappa", "klw": "kappa"},
+    "feddyn": {"mu": "alpha"},
+    "fedfomo": {"M": "offers"},
+    "fedrep": {"plocal_epochs": "head_epochs", "head_steps": "head_epochs"},
+    "pfedme": {"K": "inner", "lrp": "inner_lr", "p_learning_rate": "inner_lr"},
+    "scaffold": {"server_learning_rate": "beta"},
+}
+
+VALUES = {  # {what may be chosen here: what others call it}: methods, data sets, networks, ...
+    "local": "standalone separate individual localonly solo",
+    "finetune": "fedavgft fedavgfinetune finetuning fedft ft",
+    "perfedavg": "maml pfedavg perfedavgfo",
+    "fedadam": "fedopt",
+    "fashion-mnist": "fmnist fashion",
+    "cifar10": "cifar",
+    "uci-har": "har",
+    "fed-heart": "heart heartdisease fedheartdisease",
+    "emnist": "femnist",
+    "dirichlet": "dir lda latentdirichlet noniidlabeldir",
+    "classes": "noniid niid pathological pat shards shard labelskew",
+    "user": "natural real writer",
+    "smallcnn": "cnn convnet",
+    "mcmahan": "fedavgcnn cnnmnist",
+    "lenet5": "lenet",
+    "dnn": "mlp fcn",
+    "mlr": "linear logreg logisticregression softmax",
+    "kt-resnet18": "resnet resnet18",
+    "kt-alexnet": "alexnet",
+    "kt-shufflenet": "shufflenet shufflenetv2",
+    "lstm": "rnn",
+    "hf": "bert distilbert vit gpt2 transformer",
+    "cosine": "cosineannealing cosineannealinglr",
+    "exponential": "exponentiallr",
+    "step": "steplr multistep",
+    "sgd": "momentum",
+    "adam": "fedadam",
+    "yogi": "fedyogi",
+    "adagrad": "fedadagrad",
+    "client": "own perclient",
+    "accuracy": "acc",
+    "auc": "rocauc auroc",
+    "mae": "l1",
+    "rmse": "mse l2",
+    "concordance": "cindex",
+    "survival": "cox",
+    "run": "train fit start simulate",
+    "compare": "benchmark",
+    "resume": "continue restart",
+}
+
+
+def _fold(name: str) -> str:
+    """A name without what people spell differently: capitals, hyphens, blanks."""
+    return "".join(letter for letter in name.lower() if letter not in "-_ ")
+
+
+VALUES_HERE: dict[str, list[str]] = {}
+for _name, _guesses in VALUES.items():
+    for _guess in _guesses.split():
+        VALUES_HERE.setdefault(_guess, []).append(_name)
 
 
 def rename_former(option: str, known: Collection[str] = ()) -> str:
@@ -89,17 +173,23 @@ def rename_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def say_synonym(option: str) -> str:
-    """A suffix that says what an option of other libraries is called here; "" of others."""
-    return f"; here it is '{NAME_HERE[option]}'" if option in NAME_HERE else ""
+def find_synonym(option: str, method: str = "") -> str | None:
+    """What an option of other libraries is called here, or such an option of one method."""
+    guesses = METHOD_SYNONYMS.get(method, {}) if method else NAME_HERE
+    return {_fold(guess): name for guess, name in guesses.items()}.get(_fold(option))
 
 
 def find_alike(option: str, names: Collection[str]) -> str | None:
-    """The name of which `option` may be a slip: it lacks, adds, changes or swaps a letter (two of
-    ten or more, or between the same ends, as alfa), or begins it.
+    """The name that is the same but for capitals and hyphens, or is what others call `option`; else
+    that of which `option` may be a slip: it lacks, adds, changes or swaps a letter (two of ten or
+    more, or between the same ends, as alfa), or begins it.
 
     Names that only look alike, such as those of two methods, are further apart.
     """
+    plain = _fold(option)
+    meant = [n for n in names if _fold(n) == plain] + VALUES_HERE.get(plain, [])
+    if same := next((name for name in meant if name in names), None):
+        return same
     near = [
         (edits, name)
         for name in names

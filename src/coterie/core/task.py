@@ -447,6 +447,7 @@ class Refusal(NamedTuple):
     find: Callable[[np.ndarray], np.ndarray]  # numbers -> whether each is such a one
     what: str  # goes on from "which is"
     way: str = ""  # what it must be
+    other: str = "use --task regression"  # where that is not what was meant
 
 
 class Trivial(NamedTuple):
@@ -635,7 +636,10 @@ LABELS = Form(
     several=True,
     columns=(),
     refusal=Refusal(
-        lambda v: (v != 0) & (v != 1), "neither 0 nor 1", "several labels are 0 or 1 each; "
+        lambda v: (v != 0) & (v != 1),
+        "neither 0 nor 1",
+        "several labels are 0 or 1 each; ",
+        "use --task survival for a time and whether its event was seen",
     ),
     trivial=(
         Trivial(

@@ -154,7 +154,7 @@ def _check_numbers(label: Label, refusal: Refusal, place: Any, data: str) -> Non
     name = label.columns[sum(column)] if label.columns else "y"
     raise BadInput(
         f"{file}: column '{name}' is {values[tuple(found[0])]:g} in row {row:,}, which is "
-        f"{refusal.what}; {refusal.way}mend it, or use --task regression"
+        f"{refusal.what}; {refusal.way}mend it, or {refusal.other}"
     )
 
 

@@ -20,7 +20,7 @@ from coterie.core.files import path_exists, read_text
 from coterie.core.functions import is_function_name
 from coterie.core.guard import Guard
 from coterie.core.method import Train
-from coterie.core.option_names import FORMER_SECTIONS, find_alike, rename_former, say_synonym
+from coterie.core.option_names import FORMER_SECTIONS, find_alike, find_synonym, rename_former
 from coterie.core.options import (
     DeclaredOptions,
     NonNegativeInt,
@@ -437,6 +437,8 @@ def _suggest_fix(experiment: Experiment, option: str, valid: set[str]) -> str:
     """Who knows the option, else the option that is nearest."""
     if option in ("methods", "seeds"):
         return ": it belongs to `coterie compare`"
+    if experiment.method and (here := find_synonym(option, experiment.method)):
+        return f" of method {experiment.method}; here it is '{here}'"
     owners = {
         k: [n for n in registry if option in options_of(k, n)] for k, registry in REGISTRIES.items()
     }
@@ -453,9 +455,11 @@ def _suggest_fix(experiment: Experiment, option: str, valid: set[str]) -> str:
             if owners["method"] and not experiment.method
             else ""
         )
+        if owners["partition"]:
+            hint = f": add --partition {owners['partition'][0]}{hint and f', or {hint[2:]}'}"
         return f" for {_format_choices(experiment)}: it belongs to {known}{hint}"
-    if hint := say_synonym(option):
-        return hint
+    if here := find_synonym(option):
+        return f"; here it is '{here}'"
     if close := find_alike(option, valid):
         return f"; did you mean '{close}'?"
     return (
