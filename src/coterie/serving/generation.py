@@ -201,7 +201,7 @@ def _decode(
         "past_key_values": cache,
         "use_cache": True,
     }
-    if _takes_positions(type(network.net.get_base_model())):
+    if _takes_positions(network.net):
         inputs["position_ids"] = (places - gap).clamp(min=0)[None]
     prefix = "net."
     tensors = {name.removeprefix(prefix): held for name, held in own.items()}
@@ -211,10 +211,9 @@ def _decode(
     return said.logits[0, -1], tuple(part for pair in layers for part in pair)
 
 
-@lru_cache(16)
-def _takes_positions(kind: type) -> bool:
+def _takes_positions(net: Any) -> bool:
     """Whether a network is told where its words are; others see it from the mask."""
-    return "position_ids" in inspect.signature(kind.forward).parameters
+    return "position_ids" in inspect.signature(net.get_base_model().forward).parameters
 
 
 def choose_token(logits: Tensor, how: Sampling, draw: float) -> int:
