@@ -156,6 +156,18 @@ def test_outputs_are_at_no_distance_from_themselves_and_at_one_from_others(task,
     assert np.isfinite(apart.numpy()).all()
 
 
+def test_texts_are_as_far_apart_padded_as_alone():
+    """Otherwise the length of padding would say how much is learnt from others."""
+    goal = tasks.causal_lm()
+    told, mine = torch.randn(2, 3, 4, 7, generator=RNG)
+    alone = goal.distance(goal.soften(told, 1.0), mine, 1.0)
+    chances = F.softmax(told[0, :3], -1)  # the last token has none to come
+    wanted = F.kl_div(F.log_softmax(mine[0, :3], -1), chances, reduction="sum") / 3
+    torch.testing.assert_close(alone[0], wanted)
+    told, mine = (F.pad(outputs, (0, 0, 0, 9)) for outputs in (told, mine))
+    torch.testing.assert_close(goal.distance(goal.soften(told, 1.0), mine, 1.0), alone)
+
+
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_a_record_agrees_with_the_goal_and_the_scores_that_it_names(task):
     goal = task.learn(weights=[[0.5, 2.0, 1.5]] * (1 + task.several))

@@ -9,10 +9,17 @@ from tokenizers import Tokenizer, processors
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
+    BloomConfig,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    MistralConfig,
+    ModernBertConfig,
+    OPTConfig,
     PreTrainedTokenizerFast,
     ResNetConfig,
     ResNetForImageClassification,
@@ -66,6 +73,34 @@ def bert(folder: Path) -> Path:
     BertForSequenceClassification(config).save_pretrained(folder)
     save_tokenizer(folder)
     return folder
+
+
+def write_others(folder: Path) -> dict[str, str]:
+    """Networks whose layers see a window, distances of words, or draw dropout by functions."""
+    sizes = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "pad_token_id": 0}
+    sizes |= {"bos_token_id": 1, "eos_token_id": 2, **SMALL}
+    heads = {"num_attention_heads": 2, "max_position_embeddings": 16}
+    wide = {"intermediate_size": 32, **heads}
+    window = {**wide, "num_key_value_heads": 1, "sliding_window": 4}
+    made = {
+        "mistral": (MistralConfig(**sizes, **window), AutoModelForCausalLM),
+        "gemma3": (Gemma3TextConfig(**sizes, **window, head_dim=8), AutoModelForCausalLM),
+        "opt": (
+            OPTConfig(**sizes, **heads, ffn_dim=32, word_embed_proj_dim=16),
+            AutoModelForCausalLM,
+        ),
+        "bloom": (BloomConfig(**sizes, n_head=2), AutoModelForCausalLM),
+        "modernbert": (
+            ModernBertConfig(
+                **sizes, **wide, local_attention=4, cls_token_id=1, sep_token_id=2, num_labels=2
+            ),
+            AutoModelForSequenceClassification,
+        ),
+    }
+    for name, (config, maker) in made.items():
+        torch.manual_seed(0)
+        maker.from_config(config).save_pretrained(folder / name)
+    return {name: str(folder / name) for name in made}
 
 
 def vit(folder: Path) -> Path:

@@ -12,9 +12,11 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.core.point import Point, pick
+from coterie.networks import pretrained
 from coterie.networks.pretrained import hf
 from coterie.results.metric_table import total_of
-from helpers.pretrained import TOKENS, bert, gpt2, resnet, speakers_frame, vit
+from coterie.serving.generation import Sampling, generate
+from helpers.pretrained import TOKENS, bert, gpt2, resnet, speakers_frame, vit, write_others
 
 pytest.importorskip("peft")
 FAST = {"compile": "no", "path": "vectorized", "width": 3, "rounds": 1, "batch_size": 8}
@@ -88,6 +90,50 @@ def test_padding_changes_nothing(folders, name):
         whole = model.logits(point, batch_of(x[row : row + 1], y))
         short = model.logits(point, batch_of(x[row : row + 1, :length], y))
         assert torch.allclose(whole, short, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    return write_others(tmp_path_factory.mktemp("others"))
+
+
+@pytest.mark.parametrize("name", ["bloom", "gemma3", "mistral", "opt"])
+def test_windows_and_distances_are_those_of_transformers(others, name):
+    """A text in a padded batch has the outputs of transformers alone, and goes on as there."""
+    model, x = language(others[name]), texts()
+    model.check((TOKENS,), x.dtype)  # OPT draws dropout by functions
+    point = moved(model)
+    net = model.module(point)
+    found = model.logits(point, batch_of(x, x))
+    for row, said in zip(x, found, strict=True):
+        real = row[row >= 0]
+        assert torch.allclose(said[: len(real)], net.net(real[None]).logits[0], atol=1e-4)
+    prompts, greedy = [x[0, :7].tolist(), x[3, :2].tolist()], Sampling(6, temperature=0)
+    rows = {key: torch.stack([leaf, leaf]) for key, leaf in point.params.items()}
+    for _ in range(2):
+        told = [list(prompt) for prompt in prompts]
+        for pieces in generate(net, rows, prompts, [greedy] * 2):
+            for piece in pieces:
+                told[piece.row].append(piece.token)
+        for prompt, said in zip(prompts, told, strict=True):
+            ids = torch.tensor([prompt])
+            words = {"attention_mask": torch.ones_like(ids), "do_sample": False}
+            assert net.net.generate(input_ids=ids, max_new_tokens=6, **words)[0].tolist() == said
+        net.stacks = False  # as for layers that torch cannot stack
+
+
+def test_a_classifier_with_windows_sees_what_it_sees_in_transformers(others):
+    model, x = classifier(others["modernbert"]), texts()
+    point = moved(model)
+    found, net = model.logits(point, batch_of(x, x)), model.module(point).net
+    for row, said in zip(x, found, strict=True):
+        assert torch.allclose(said, net(row[None, row >= 0]).logits[0], atol=1e-4)
+
+
+def test_a_network_that_padding_changes_is_refused(folders, monkeypatch):
+    monkeypatch.setattr(pretrained, "_read_texts", lambda net, ids, *_: net(ids).logits)
+    with pytest.raises(BadInput, match="padding changes what it says"):
+        hf((TOKENS - 1,), 2, base=folders["bert"])
 
 
 @pytest.mark.parametrize(

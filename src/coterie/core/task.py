@@ -346,8 +346,10 @@ def _next_token_losses(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def _token_distance(target: Tensor, logits: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
-    """The mean over positions; those of padding have the same outputs everywhere."""
-    return divergence(target, logits, temperature).mean(-1)
+    """The mean over the places of each row that predict a token; outputs of padding are 0."""
+    held = (logits[..., 1:, :] != 0).any(-1)
+    apart = divergence(target, logits, temperature)[..., :-1]
+    return (apart * held).sum(-1) / held.sum(-1).clamp(min=1)
 
 
 def causal_lm() -> Goal:

@@ -28,6 +28,7 @@ from coterie.networks.blocks import Shape, format_shape
 LANGUAGE = "language"  # the kind of a network whose outputs are next tokens
 ADAPTER, PERSONAL = "default", "personal"  # what peft calls the first adapter, and the second
 Rank = Annotated[int, Range(0, 4096)]
+PER_TOKEN, PER_PAIR = "per token", "per pair"  # how attention is told what is padding
 
 
 class Base(NamedTuple):
@@ -99,6 +100,7 @@ def _load_base(folder: str, checksum: str, kind: str, outputs: int) -> Base:
         why = " ".join(str(problem).split())[:200]
         raise BadInput(f"{folder} cannot be read as a network for {kind}: {why}") from None
     module.requires_grad_(False).eval()
+    _stop_hidden_dropout(module)
     prefix = module.base_model_prefix
     heads = [
         name
@@ -109,6 +111,15 @@ def _load_base(folder: str, checksum: str, kind: str, outputs: int) -> Base:
     if kind == LANGUAGE:
         _check_causal(module, folder)
     return Base(module, heads, any(key.partition(".")[0] in heads for key in changed))
+
+
+def _stop_hidden_dropout(module: nn.Module) -> None:
+    """Switch off the dropout that layers draw by functions, which would not be reproducible; that
+    of modules stays."""
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(part, name, 0.0)
 
 
 def _check_causal(module: nn.Module, folder: str) -> None:
@@ -163,6 +174,7 @@ def hf(
     kind = LANGUAGE if find_task(task or "").has_tokens else kind
     found = _load_base(str(folder), now, kind, 0 if kind == LANGUAGE else classes)
     _check_inputs(found.module, kind, input_shape, words)
+    mask = "" if kind == "image" else _choose_mask(found.module, folder, kind, input_shape[0])
     shared = {id(p): p for p in found.module.parameters()}
     module = copy.deepcopy(found.module, dict(shared))
     heads = [] if kind == LANGUAGE else found.heads
@@ -176,7 +188,7 @@ def hf(
     for part in trained if found.fresh else ():
         for layer in part.modules():
             found.module._init_weights(layer)  # type: ignore[operator]  # from torch's generator
-    wrapped = PretrainedNetwork(module, kind)
+    wrapped = PretrainedNetwork(module, kind, mask)
     named = wrapped.named_parameters(remove_duplicate=False)
     wrapped.base_names = frozenset(name for name, p in named if id(p) in shared)
     return wrapped
@@ -270,15 +282,15 @@ class PretrainedNetwork(nn.Module):
     or images, which are brought to its size."""
 
     base_names: frozenset[str] = frozenset()  # parameters that the folder holds
+    stacks = True  # whether texts of many clients are generated in one pass, as far as is known
 
-    def __init__(self, net: nn.Module, kind: str) -> None:
+    def __init__(self, net: nn.Module, kind: str, mask: str = "") -> None:
         super().__init__()
-        self.net, self.kind = net, kind
+        self.net, self.kind, self.mask = net, kind, mask
         config: Any = net.config
         self.pad = getattr(config, "pad_token_id", None) or 0
         size = getattr(config, "image_size", None) if kind == "image" else None
         self.size = (size, size) if isinstance(size, int) else size
-        self.causal = kind == LANGUAGE or (kind == "text" and _is_decoder(config))
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor
@@ -289,13 +301,15 @@ class PretrainedNetwork(nn.Module):
             return logits
         x = x.long()
         real = x >= 0
-        ids = torch.where(real, x, self.pad)
-        inputs: dict[str, Any] = {"attention_mask": build_mask(real, self.causal)}
-        if self.causal:
-            places = torch.arange(x.shape[-1], device=x.device).expand(x.shape)
-            inputs |= {"position_ids": places, "use_cache": False}
-        logits = self.net(input_ids=ids, **inputs).logits
+        logits = _read_texts(self.net, torch.where(real, x, self.pad), real, self.mask)
         return logits * real.unsqueeze(-1).to(logits.dtype) if self.kind == LANGUAGE else logits
+
+
+def _read_texts(net: Any, ids: Tensor, real: Tensor, mask: str) -> Tensor:
+    hidden = real.long() if mask == PER_TOKEN else build_mask(real)
+    cache = {"use_cache": False} if _is_decoder(net.config) else {}
+    logits: Tensor = net(input_ids=ids, attention_mask=hidden, **cache).logits
+    return logits
 
 
 def _is_decoder(config: Any) -> bool:
@@ -307,14 +321,77 @@ def _is_decoder(config: Any) -> bool:
     return bool(getattr(config, "is_decoder", False)) or (causal and not both)
 
 
-def build_mask(real: Tensor, causal: bool) -> Tensor:
+def build_mask(real: Tensor) -> Tensor:
     """What is added to attention [B, 1, tokens, tokens]: nothing, and the lowest number where a
-    token must not look: at padding, and in a causal network at what follows. A place that could
-    look nowhere looks at itself.
+    token must not look, which is at padding. A place that could look nowhere looks at itself.
     """
     places = torch.arange(real.shape[-1], device=real.device)
-    same = places[:, None] == places
-    seen = real[:, None, :] & (places[:, None] >= places if causal else torch.ones_like(same))
+    seen = real[:, None, :] | (places[:, None] == places)
     lowest = torch.finfo(torch.get_default_dtype()).min
-    added = torch.where(seen | same, 0.0, lowest).to(torch.get_default_dtype())
+    added = torch.where(seen, 0.0, lowest).to(torch.get_default_dtype())
     return added[:, None]
+
+
+class Trial(NamedTuple):
+    """Two texts, the second shorter and padded."""
+
+    ids: Tensor  # [2, tokens]
+    real: Tensor  # [2, tokens]
+    sizes: tuple[int, int]
+
+
+def _write_trial(net: Any, length: int) -> Trial:
+    """Texts short enough to be read at once, long enough to leave a window of attention."""
+    config = net.config
+    windows = [
+        value
+        for key, value in config.to_dict().items()
+        if re.search("window|local_attention", key) and isinstance(value, int) and value > 1
+    ]
+    window = min(windows, default=2 * length)
+    length = min(length, window + 4 if length > window // 2 else 12)
+    marks = (config.pad_token_id, getattr(config, "eos_token_id", None))
+    known = min(net.get_input_embeddings().num_embeddings, 99)
+    words = [k for k in range(known) if k not in marks] or [0]
+    row = torch.tensor([words[k % len(words)] for k in range(length)])
+    sizes = (length, length - length // 2)
+    real = torch.arange(length) < torch.tensor(sizes)[:, None]
+    return Trial(torch.where(real, row, config.pad_token_id), real, sizes)
+
+
+@lru_cache(16)
+def _choose_mask(net: nn.Module, folder: Path, kind: str, length: int) -> str:
+    """The mask with which a padded batch gives what each of its texts gives alone.
+
+    Networks differ: some take the mask of transformers alone, and make of it windows or distances;
+    of others that mask cannot be stacked over clients. No attribute says which.
+    """
+    whys = []
+    both = (PER_PAIR, PER_TOKEN)
+    with torch.device("cpu"), torch.no_grad():
+        trial = _write_trial(net, length)
+        for mask in both[::-1] if _is_decoder(net.config) else both:
+            try:
+                apart = _measure_padding(net, trial, kind, mask)
+            except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as problem:
+                whys.append(" ".join(str(problem).split())[:120])
+                continue
+            if apart < 2e-4:
+                return mask
+            whys.append("padding changes what it says of a text")
+    raise BadInput(f"{folder} cannot be used as a network for {kind}: {whys[0]}")
+
+
+def _measure_padding(net: Any, trial: Trial, kind: str, mask: str) -> float:
+    """How far the outputs of padded texts are from those of each alone, relative to the largest."""
+    together = _read_texts(net, trial.ids, trial.real, mask)
+    alone = [
+        net(input_ids=ids[None, :size]).logits[0]
+        for ids, size in zip(trial.ids, trial.sizes, strict=True)
+    ]
+    kept = [
+        out[: len(one)] if kind == LANGUAGE else out
+        for out, one in zip(together, alone, strict=True)
+    ]
+    apart = max((a - b).abs().max() for a, b in zip(kept, alone, strict=True))
+    return float(apart / max(out.abs().max() for out in alone).clamp(min=1e-30))

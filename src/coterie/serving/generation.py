@@ -7,6 +7,7 @@ are those of the request's seed, whoever else is in the group.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -167,11 +168,17 @@ def _step(
         return _decode(network, own, new, before, gap)
 
     with torch.no_grad():
-        if len(ids) > 1:
-            return vmap(one)(adapters, ids, kept, gaps)
-        alone = {name: held[0] for name, held in adapters.items()}
-        logits, after = one(alone, ids[0], tuple(k[0] for k in kept), gaps[0])
-        return logits[None], tuple(k[None] for k in after)
+        if len(ids) > 1 and network.stacks:
+            try:
+                return vmap(one)(adapters, ids, kept, gaps)
+            except RuntimeError:  # a layer that torch cannot stack
+                network.stacks = False
+        found = []
+        for row in range(len(ids)):
+            own = {name: held[row] for name, held in adapters.items()}
+            found.append(one(own, ids[row], tuple(k[row] for k in kept), gaps[row]))
+        logits, after = zip(*found, strict=True)
+        return torch.stack(logits), tuple(map(torch.stack, zip(*after, strict=True)))
 
 
 def _decode(
@@ -188,22 +195,25 @@ def _decode(
         cache.update(before[2 * layer], before[2 * layer + 1], layer)
     start = before[0].shape[-2] if before else 0
     places = torch.arange(start, start + new.shape[-1])
-    every = torch.arange(start + new.shape[-1])
-    seen = (every <= places[:, None]) & (every >= gap) | (every == places[:, None])
-    mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
     inputs = {
         "input_ids": new,
-        "attention_mask": mask,
-        "position_ids": (places - gap).clamp(min=0)[None],
+        "attention_mask": (torch.arange(start + new.shape[-1]) >= gap).long()[None],
         "past_key_values": cache,
         "use_cache": True,
     }
+    if _takes_positions(network.net):
+        inputs["position_ids"] = (places - gap).clamp(min=0)[None]
     prefix = "net."
     tensors = {name.removeprefix(prefix): held for name, held in own.items()}
     said = functional_call(network.net, tensors, (), inputs)
     after = said.past_key_values
     layers = [(after.layers[k].keys, after.layers[k].values) for k in range(len(after.layers))]
     return said.logits[0, -1], tuple(part for pair in layers for part in pair)
+
+
+def _takes_positions(net: Any) -> bool:
+    """Whether a network is told where its words are; others see it from the mask."""
+    return "position_ids" in inspect.signature(net.get_base_model().forward).parameters
 
 
 def choose_token(logits: Tensor, how: Sampling, draw: float) -> int:
