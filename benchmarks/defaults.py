@@ -38,14 +38,14 @@ CHOOSE: dict[str, Options] = {
         "two code books": {"partition": "iid", "permute": 2},
     }.items()
 }
-DEMO = {**DIGITS, "partition": "iid", "permute": 4}  # as in src/coterie/recipes/demo.toml
+DEMO = {**DIGITS, "partition": "iid", "permute": 4}  # as in src/coterie/recipes/demo-groups.toml
 ALIKE = {**DIGITS, "partition": "iid"}
 CHECK: dict[str, Options] = {
-    "demo": DEMO,
+    "demo-groups": DEMO,
     "demo-alike": ALIKE,
 }
 CHECK_PUBLIC: dict[str, Options] = {
-    "demo, 300 public rows": DEMO | PUBLIC,
+    "demo-groups, 300 public rows": DEMO | PUBLIC,
     "demo-alike, 300 public rows": ALIKE | PUBLIC,
 }
 
