@@ -33,6 +33,7 @@ def test_a_temperature_changes_no_answer_and_keeps_probabilities():
     p, _ = calibrated(200)
     scaled = scale_probabilities(p, 3.0)
     assert (scaled.argmax(1) == p.argmax(1)).all()
+    assert (scaled.max(1) < p.max(1)).all()  # a temperature above 1 is less sure
     assert scaled.sum(1) == pytest.approx(np.ones(200))
     assert scale_probabilities(p, 1.0) == pytest.approx(p)
 
