@@ -28,6 +28,7 @@ LATE = {
     ("coterie.analysis.privacy_accounting", "scipy.optimize"): SCIPY,
     ("coterie.analysis.privacy_accounting", "scipy.stats"): SCIPY,
     ("coterie.analysis.intervals", "scipy.stats"): SCIPY,
+    ("coterie.analysis.calibration", "scipy.optimize"): SCIPY,
     ("coterie.analysis.lazy_scipy", "scipy"): SCIPY,
     ("coterie.methods.combination", "scipy.optimize"): SCIPY,
     (
@@ -36,6 +37,7 @@ LATE = {
     ): "scipy takes a quarter second to load",
     ("coterie.reports.matrices", "sklearn.cluster"): SKLEARN,
     ("coterie.cli.data", "coterie.data.partition_plot"): MATPLOTLIB,
+    ("coterie.cli.explain", "coterie.serving.explained_picture"): MATPLOTLIB,
     ("coterie.cli.methods", "coterie.cli.show"): TORCH,
     ("coterie.cli.ui", "coterie.ui.app"): EXTRA,
     ("coterie.cli.ui", "coterie.ui.access"): EXTRA,

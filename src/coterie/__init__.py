@@ -10,6 +10,7 @@ __all__ = [
     "BadInput",
     "__version__",
     "compare",
+    "explain",
     "load",
     "load_model",
     "method_names",

@@ -53,7 +53,8 @@ from coterie.results.run import load_run as load_run
 from coterie.running import execute as experiments
 from coterie.running.loop import RoundReport
 from coterie.running.notebook import show_progress
-from coterie.serving import personalizing, updating
+from coterie.serving import explaining, personalizing, updating
+from coterie.serving.explaining import Explained
 from coterie.serving.hosting import serve as serve_models
 from coterie.serving.personalizing import Personalized
 from coterie.serving.service import ServiceLimits
@@ -314,6 +315,25 @@ def update(
 
 def _folder_of(run: Any) -> Path:
     return run.folder if isinstance(run, Run) else _check_path(run, "run")
+
+
+def explain(
+    run: str | Path | Run,
+    client: int | str | None = None,
+    confidence: float = 0.9,
+    dataset: Any = None,
+    build: Callable[[], nn.Module] | None = None,
+    **settings: Any,
+) -> Explained:
+    """What the models of a run look at and how sure they are, for all clients or one; as `coterie
+    explain`. Its temperatures and quantiles stay in the run's folder.
+
+    Give `dataset` again where it was a Python object, with the columns' roles.
+    """
+    folder = run.folder if isinstance(run, Run) else _check_path(run, "run")
+    named = {} if dataset is None else {"dataset": dataset}
+    _, given, _ = _extract_objects({**named, **settings})
+    return explaining.explain(folder, client, confidence, given, _check_builder(build))
 
 
 def serve(

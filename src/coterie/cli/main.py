@@ -119,6 +119,9 @@ COMMANDS = {  # in the order of the help page
     "ui": CommandPlace("coterie.cli.ui", "Watch runs live in the browser."),
     "export": CommandPlace("coterie.cli.export", "Give runs or models to other tools."),
     "predict": CommandPlace("coterie.cli.predict", "Predict new rows with a client's own model."),
+    "explain": CommandPlace(
+        "coterie.cli.explain", "What clients' models look at, and how sure they are."
+    ),
     "personalize": CommandPlace(
         "coterie.cli.personalize", "Give a client that was not there a model of a run."
     ),

@@ -45,6 +45,12 @@ from coterie.serving.predicting import PredictionRequest, predict_file
 )
 @click.option("--keep", default="", metavar="A,B", help="Columns of --data that --out has too.")
 @click.option("--separator", default="", help="Of a CSV; found out where it is not given.")
+@click.option(
+    "--sure",
+    is_flag=True,
+    help="Calibrated probabilities, and the set of classes or the interval that holds the truth as "
+    "often as `coterie explain` was asked for.",
+)
 @click.option("--replace", is_flag=True, help="Write over --out if it exists.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @PLUGIN
@@ -57,6 +63,7 @@ def predict(
     out: Path,
     keep: str,
     separator: str,
+    sure: bool,
     replace: bool,
     quiet: bool,
 ) -> None:
@@ -80,6 +87,7 @@ def predict(
         keep=[name.strip() for name in keep.split(",") if name.strip()],
         separator=separator,
         replace=replace,
+        sure=sure,
     )
     columns = [
         TextColumn("{task.fields[rows]} rows"),

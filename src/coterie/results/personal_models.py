@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from coterie.analysis.calibration import prediction_sets, scale_probabilities
 from coterie.analysis.intervals import share_interval
 from coterie.core.errors import BadInput
 from coterie.core.model import first_output
@@ -42,6 +43,7 @@ from coterie.results.models import (
     read_checksums,
     read_weights,
 )
+from coterie.results.sureness import Sureness, read_sureness
 
 BLOCK = 4096  # rows predicted at once
 NETWORK = ("model", "options", "shape", "classes", "outputs")  # what builds a network again
@@ -117,6 +119,14 @@ class PersonalModel:
     intake: InputBuilder = field(repr=False)
     task: ModelTask
     tell: Callable[[], Card] = field(repr=False)
+    folder: Path | None = field(default=None, repr=False)  # of its run
+
+    @cached_property
+    def sureness(self) -> Sureness:
+        """Its temperature and conformal quantile, as `coterie explain` has fitted them."""
+        if self.folder is None:
+            raise BadInput("how sure a model is stands in its run's folder: load it from there")
+        return read_sureness(self.folder, self.client, self.card["version"])
 
     @cached_property
     def card(self) -> Card:
@@ -143,6 +153,22 @@ class PersonalModel:
     def predict_proba(self, rows: Any) -> np.ndarray:
         """[n, classes] the probability of every class."""
         return self.task.probabilities(self.outputs(rows))
+
+    def predict_calibrated(self, rows: Any) -> np.ndarray:
+        """[n, classes] probabilities at the model's own temperature."""
+        return scale_probabilities(self.predict_proba(rows), self.sureness.temperature or 1.0)
+
+    def predict_set(self, rows: Any) -> list[list[Any]]:
+        """[n] the classes that hold the true one in as many rows as `sureness.confidence` says."""
+        inside = prediction_sets(self.predict_proba(rows), self.sureness.quantile)
+        return [self.classes_[row].tolist() for row in inside]
+
+    def predict_interval(self, rows: Any) -> np.ndarray:
+        """[n, 2] from where to where a number is in as many rows as `sureness.confidence` says."""
+        if self.task.names:
+            raise BadInput("this model predicts classes: predict_set has their sets")
+        middle, reach = self.predict(rows), self.sureness.quantile
+        return np.stack([middle - reach, middle + reach], 1)
 
     def __call__(self, x: Tensor) -> Any:
         """What the network itself makes of inputs that are prepared already."""
@@ -227,6 +253,7 @@ class Models:
             intake=self.intake(number, weights.about),
             task=self.task(weights.about),
             tell=lambda: self.card(number, weights),
+            folder=self.folder,
         )
 
     @cached_property

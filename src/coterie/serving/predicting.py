@@ -18,7 +18,7 @@ from coterie.core.errors import BadInput
 from coterie.core.files import catch_write_errors, move_into_place
 from coterie.results.personal_models import Models, PersonalModel, SingleModel, run_module
 from coterie.serving.chunks import RowChunk, read_chunks
-from coterie.serving.predictions import build_prediction_frame
+from coterie.serving.predictions import add_sureness, build_prediction_frame
 
 SUFFIXES = (".csv", ".parquet")
 MAX_MODELS = 256  # models in memory
@@ -35,6 +35,7 @@ class PredictionRequest(NamedTuple):
     keep: Sequence[str] = ()  # columns of the file that the output has too
     separator: str = ""
     replace: bool = False
+    sure: bool = False  # also calibrated probabilities, and sets or intervals
 
 
 def predict_file(
@@ -107,16 +108,22 @@ def _predict_chunk(
     whose = None if wanted.client else owners.tolist()
     x = first.intake.inputs(rows, place_name, whose, piece.before)
     outputs: torch.Tensor | None = None
+    temperatures, reach = np.ones(len(x)), np.zeros(len(x))
     for name in dict.fromkeys(owners.tolist()):
         at = np.flatnonzero(owners == name)
         found = run_module(model_of(name).module, x[at])
         if outputs is None:
             outputs = torch.empty(len(x), *found.shape[1:])
         outputs[torch.from_numpy(at)] = found
+        if wanted.sure:
+            known = model_of(name).sureness
+            temperatures[at], reach[at] = known.temperature or 1.0, known.quantile
     assert outputs is not None
     numbers = pl.Series("row", np.arange(piece.before + 1, piece.before + len(x) + 1))
     start = pl.DataFrame([numbers, pl.Series("client", owners.tolist(), pl.String)])
     answers = build_prediction_frame(first.task, outputs)
+    if wanted.sure:
+        answers = add_sureness(first.task, answers, outputs, temperatures, reach)
     taken = {*start.columns, *answers.columns}
     held = held.rename({n: f"{n} (given)" for n in held.columns if n in taken})
     return pl.concat([start, held, answers] if held.width else [start, answers], how="horizontal")

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 from torch import Tensor
 
+from coterie.analysis.calibration import prediction_sets, scale_probabilities
 from coterie.results.personal_models import ModelTask
 
 PREDICTION = "prediction"
@@ -28,3 +29,27 @@ def prediction_frame_of(
     if shares is not None:
         found |= {f"probability of {name}": shares[:, k] for k, name in enumerate(task.names)}
     return pl.DataFrame(found)
+
+
+def add_sureness(
+    task: ModelTask,
+    frame: pl.DataFrame,
+    outputs: Tensor,
+    temperatures: np.ndarray,
+    reach: np.ndarray,
+) -> pl.DataFrame:
+    """The same with calibrated probabilities and the set of every row, or its interval.
+
+    temperatures, reach: [n] temperature and conformal quantile of the model of every row.
+    """
+    if not task.names:
+        middle = frame[PREDICTION].to_numpy()
+        return frame.with_columns(low=pl.Series(middle - reach), high=pl.Series(middle + reach))
+    shares = task.probabilities(outputs).astype(float)
+    inside = prediction_sets(shares, reach[:, None])
+    scaled = scale_probabilities(shares, temperatures[:, None])
+    sets = [", ".join(n for n, i in zip(task.names, row, strict=True) if i) for row in inside]
+    return frame.with_columns(
+        *(pl.Series(f"probability of {name}", scaled[:, k]) for k, name in enumerate(task.names)),
+        pl.Series("set", sets, pl.String),
+    )

@@ -1,0 +1,47 @@
+"""How sure the models of a run are, as `coterie explain` has fitted it on held rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from coterie.core.errors import BadInput
+from coterie.core.files import read_text
+
+SURENESS = "sureness.json"
+
+
+class Sureness(NamedTuple):
+    """A client's temperature and conformal quantile, and what they reach on its test rows."""
+
+    client: str
+    version: int  # of the model that it is of
+    confidence: float  # of sets and intervals
+    temperature: float | None  # of its probabilities; None: it predicts numbers
+    quantile: float  # a set has the classes of 1 - p up to it, an interval reaches so far both ways
+    rows: int  # the client's own held rows
+    is_own: bool  # the quantile is of these, else of all clients'
+    covered: int  # test rows whose label is in the set or interval
+    tested: int  # test rows
+    size: float | None  # the mean number of classes in a set; None: intervals
+
+
+def read_sureness(folder: Path, client: str, version: int) -> Sureness:
+    """What is known of one version of a client's model."""
+    path = folder / SURENESS
+    try:
+        entries = [Sureness(**one) for one in json.loads(read_text(path))]
+    except FileNotFoundError:
+        raise BadInput(
+            f"{folder} does not say how sure its models are: `coterie explain {folder}` first"
+        ) from None
+    except (ValueError, TypeError):
+        raise BadInput(f"{path} is damaged: `coterie explain {folder}` writes it anew") from None
+    found = [one for one in entries if (one.client, one.version) == (client, version)]
+    if not found:
+        raise BadInput(
+            f"{path} says nothing of version {version} of '{client}': it was calibrated before, or "
+            "came after training"
+        )
+    return found[0]

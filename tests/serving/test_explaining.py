@@ -1,0 +1,105 @@
+"""Laws of `coterie explain`: what it fits, and that nothing of it comes from test rows."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import coterie
+from coterie.core.errors import BadInput
+from coterie.results.sureness import SURENESS
+
+CLIENTS, ROWS = 4, 120
+
+
+def write_table(path, kind="classes", seed=0, garbage=None):
+    """Clients whose label is decided by `used`; `same` is constant. garbage: rows whose labels are
+    turned or moved.
+    """
+    rng = np.random.default_rng(seed)
+    used, spare = rng.normal(size=(2, CLIENTS * ROWS))
+    noisy = 2 * used + 0.5 * rng.normal(size=len(used))
+    label = np.where(noisy > 0, "yes", "no") if kind == "classes" else noisy.round(5)
+    if garbage is not None and kind == "classes":
+        label[garbage] = np.where(label[garbage] == "yes", "no", "yes")
+    elif garbage is not None:
+        label[garbage] += 100
+    site = [f"site-{k % CLIENTS}" for k in range(len(used))]
+    columns = {"site": site, "used": used, "spare": spare, "same": 1.0, "label": label}
+    pl.DataFrame(columns).write_csv(path)
+    return path
+
+
+def trained(folder, table, **more):
+    return coterie.run(
+        "finetune",
+        dataset=str(table),
+        client="site",
+        label="label",
+        rounds=4,
+        threads=1,
+        compile="no",
+        checkpoint=0,
+        out=folder,
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("explain")
+    return trained(folder / "run", write_table(folder / "t.csv"))
+
+
+def test_the_column_that_decides_matters_and_a_constant_one_does_not(classes):
+    found = coterie.explain(classes)
+    for one in found.clients:
+        assert one.importance["same"] == 0
+        assert one.importance["used"] > 0.2 > one.importance["spare"]
+    (one,) = coterie.explain(classes, "site-1").clients
+    used = next(d for d in one.dependence if d.column == "used")
+    assert used.answers[-1, 1] - used.answers[0, 1] > 0.5
+
+
+def test_sets_hold_the_truth_about_as_often_as_asked_and_the_model_knows_them(classes):
+    found = coterie.explain(classes, confidence=0.9)
+    sure = [one.sureness for one in found.clients]
+    assert sum(s.covered for s in sure) / sum(s.tested for s in sure) > 0.8
+    assert all(s.rows == 24 and s.is_own for s in sure)  # 20 % of the rows
+    model = coterie.load(classes.folder, "site-2")
+    rows = {"used": [-3.0, 0.0, 3.0], "spare": [0.0] * 3, "same": [1.0] * 3}
+    assert model.predict_set(rows)[0] == ["no"]
+    assert model.predict_set(rows)[2] == ["yes"]
+    calibrated = model.predict_calibrated(rows)
+    assert (calibrated.argmax(1) == model.predict_proba(rows).argmax(1)).all()
+
+
+def test_nothing_that_is_fitted_comes_from_test_rows(tmp_path):
+    """Other labels of test rows: the same temperatures and quantiles, and no row is covered."""
+    before = trained(tmp_path / "a", write_table(tmp_path / "a.csv", "numbers"), task="regression")
+    listed = pl.read_parquet(before.folder / "rows.parquet")
+    test = listed.filter(pl.col("part") == "test")["row"].to_numpy()
+    table = write_table(tmp_path / "b.csv", "numbers", garbage=test)
+    after = trained(tmp_path / "b", table, task="regression")
+    first, second = (
+        [one.sureness for one in coterie.explain(run).clients] for run in (before, after)
+    )
+    assert [s.quantile for s in first] == [s.quantile for s in second]
+    assert sum(s.covered for s in first) > 0.75 * sum(s.tested for s in first)
+    assert sum(s.covered for s in second) == 0
+    low, high = coterie.load(before.folder, 0).predict_interval(
+        {"used": [1.0], "spare": [0.0], "same": [1.0]}
+    )[0]
+    assert high - low == pytest.approx(2 * first[0].quantile, rel=1e-4)
+
+
+def test_what_was_not_fitted_or_cannot_be_is_refused(classes, tmp_path):
+    fresh = trained(tmp_path / "run", write_table(tmp_path / "t.csv"))
+    with pytest.raises(BadInput, match="coterie explain"):
+        coterie.load(fresh.folder, 0).predict_set({"used": [0.0], "spare": [0.0], "same": [1.0]})
+    with pytest.raises(BadInput, match="confidence = 1"):
+        coterie.explain(fresh, confidence=1.0)
+    write_table(tmp_path / "t.csv", seed=1)
+    pl.read_csv(tmp_path / "t.csv").head(400).write_csv(tmp_path / "t.csv")
+    with pytest.raises(BadInput, match="changed"):
+        coterie.explain(fresh)
+    assert not (fresh.folder / SURENESS).exists()
