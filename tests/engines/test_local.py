@@ -27,6 +27,7 @@ from helpers.federations import (
     TRAIN,
     assert_same,
     float64,
+    given,
     personal,
     play,
     tiny,
@@ -247,21 +248,46 @@ def test_bytes_are_what_travelled():
     assert rows["bytes_up"] == 3 * size
 
 
-def test_evaluation_equals_scoring_each_client_alone():
-    loop = play("ditto")
+def tiny_cnn() -> Model:
+    def make() -> nn.Module:
+        kernels = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 2)
+        return nn.Sequential(*kernels, nn.Flatten(), nn.Linear(3, 3))
+
+    return Model(make, name="tiny-cnn")
+
+
+def images_of(*sizes: int) -> Federation:
+    rng = torch.Generator().manual_seed(0)
+    return given(
+        [
+            (torch.randn(n, 1, 4, 4, generator=rng), torch.randint(3, (n,), generator=rng))
+            for n in sizes
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("federation", "model"),
+    [
+        (tiny, tiny_model),
+        (lambda: images_of(3, 1, 5), tiny_cnn),  # stacked
+        (lambda: images_of(200, 1, 40), tiny_cnn),  # one after another, in blocks
+    ],
+)
+@pytest.mark.parametrize("method", ["ditto", "fedavg"])
+def test_evaluation_equals_scoring_each_client_alone(federation, model, method):
+    loop = play(method, federation(), [model()])
     measured = loop.evaluate()
     for _, chunk, views in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
         for k, i in enumerate(chunk):
             point = type(views["personal"])({n: t[k] for n, t in views["personal"].params.items()})
             module = loop.engine.models[0].module(point)
             rows = loop.federation.test[i]
-            right = (
-                (module(loop.federation.x[rows]).argmax(-1) == loop.federation.y[rows])
-                .double()
-                .mean()
-                .item()
-            )
+            said, y = module(loop.federation.x[rows]), loop.federation.y[rows]
+            right = (said.argmax(-1) == y).double().mean().item()
             assert measured["personal", "test", "accuracy"][i] == pytest.approx(right)
+            loss = F.cross_entropy(said, y).item()
+            assert measured["personal", "test", "loss"][i] == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ditto", "fedala", "feddf"])

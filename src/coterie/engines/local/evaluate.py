@@ -18,11 +18,15 @@ from coterie.core.device import to_numpy
 from coterie.core.method import Batch
 from coterie.core.point import Point, pick
 from coterie.engines.base import Metrics, Views
+from coterie.engines.local.autotune import is_dense
 from coterie.engines.local.batches import FULL_BATCH, Feed
 from coterie.engines.local.stacks import to_channels_last
 from coterie.engines.local.steps import Stepper
 
 ROWS = 256  # of a client per batch
+# Convolutions on a processor: rows per batch, so that what lies between layers stays in the cache,
+# and the client's mean number of rows from which one after another is faster than stacked
+KERNEL_ROWS, MIN_ROWS_ALONE = 128, 32
 RowMapper = Callable[[Point, Batch], tuple[Tensor, ...]]  # values of each row of a batch
 ModelOf = Callable[[int, str], Any]  # (architecture, view) -> its network
 
@@ -165,11 +169,13 @@ def map_rows(
         return np.zeros(0, dtype=np.int64), [to_numpy(v[:0]) for v in outputs]
     if all(leaf.stride(0) == 0 for leaf in pytree.tree_leaves(points)):  # one model for everybody
         found = _map_blocks(feed, f, pick(points, 0), held.of_clients(chunk))
-    elif stepper.vectorized:
+    elif stepper.vectorized and not (
+        counts[counts > 0].mean() >= MIN_ROWS_ALONE and _has_kernels(feed, pick(points, 0))
+    ):
         return _map_stacked(feed, f, points, chunk, part)
     else:
         each = [
-            _map_blocks(feed, f, to_channels_last(pick(points, k)), held.of_client(i))
+            _map_blocks(feed, f, pick(points, k), held.of_client(i))
             for k, i in enumerate(chunk)
             if counts[k]
         ]
@@ -191,10 +197,14 @@ def _build_batch(feed: Feed, rows: Tensor) -> Batch:
 
 def _map_blocks(feed: Feed, f: RowMapper, point: Point, rows: Tensor) -> list[Tensor]:
     """The values of many rows under one model."""
-    found = [
-        f(point, to_channels_last(_build_batch(feed, block))) for block in rows.split(FULL_BATCH)
-    ]
+    point, size = to_channels_last(point), KERNEL_ROWS if _has_kernels(feed, point) else FULL_BATCH
+    found = [f(point, to_channels_last(_build_batch(feed, block))) for block in rows.split(size)]
     return [torch.cat(values) for values in zip(*found, strict=True)]
+
+
+def _has_kernels(feed: Feed, point: Point) -> bool:
+    """Whether a model has convolutions, and a processor computes them."""
+    return feed.x.is_cpu and not is_dense(leaf.shape for leaf in pytree.tree_leaves(point))
 
 
 def _map_stacked(

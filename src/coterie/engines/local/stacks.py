@@ -86,8 +86,8 @@ def to_channels_last(tree: Tree) -> Tree:
     """Images and convolutions in the memory order that this kind of processor likes."""
 
     def turned(t: Tensor) -> Tensor:
-        images = t.dim() == 4 and t.shape[1] > 1
-        return t.contiguous(memory_format=torch.channels_last) if images else t
+        # `contiguous` leaves one channel as it is, and torch takes the order from these strides
+        return t.to(memory_format=torch.channels_last) if t.dim() == 4 else t
 
     return pytree.tree_map(turned, tree)
 
