@@ -207,7 +207,7 @@ class _Explainer:
         found = []
         for name in columns:
             inputs = known[name]
-            values = np.unique(self.x[np.ix_(train, inputs)], axis=0)
+            values = np.unique(self.x[np.ix_(train, np.asarray(inputs))], axis=0)
             if len(inputs) > 1:
                 values = values[::-1]  # categories in their order
             if len(values) > MAX_VALUES:
