@@ -94,7 +94,8 @@ def _result_section(found: ArenaSummary, whole: Ranking) -> str:
     said = (
         f"**Result.** Among the {pluralize(len(whole.methods), 'method')} that ran on all "
         f"{pluralize(whole.n, 'federation')} the best mean ranks have {_join_names(top)}. {best} "
-        f"is best on {wins[best]:.0f} of the {whole.n}: no method is best everywhere."
+        f"is best on {wins[best]:.0f} of the {whole.n}"
+        f"{': no method is best everywhere' if max(wins.values()) < whole.n else ''}."
     )
     baselines = [f"{name} ranks {rank[name]:.1f}" for name in ("local", "fedavg") if name in rank]
     said += f" Of the baselines {_join_names(baselines)}." if baselines else ""
