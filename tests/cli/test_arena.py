@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coterie.lab.arena.guide import GUIDE_FILE
-from coterie.lab.arena.results import read_results
+from coterie.lab.arena.results import read_results, size_of
 from coterie.lab.commands import arena as command
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,12 +34,18 @@ def _runs(monkeypatch, federations):
 
 def test_without_runs_the_page_is_written_from_the_stored_results(coterie, docs):
     before = (docs / STORED).read_bytes(), GUIDE_FILE.read_bytes()
-    (docs / "choose.md").write_text((docs / "choose.md").read_text().replace("persfl", "pfedme"))
+    runs = size_of(read_results(docs / STORED)).runs
+    table, end = "| they differ in |", "<!-- arena: end -->"
+    head, rest = (docs / "choose.md").read_text().split(table)
+    (docs / "choose.md").write_text(f"{head}{end}{rest.split(end)[1]}")
     code, out, _ = coterie("arena", "--write", "docs")
-    assert (code, out) == (0, "wrote docs/arena.md from docs/results/arena.parquet, 2,135 runs\n")
-    for name in ("arena.md", "pictures/arena-ranks.png", "pictures/arena-newcomers.png"):
+    assert (code, out) == (
+        0,
+        f"wrote docs/arena.md from docs/results/arena.parquet, {runs:,} runs\n",
+    )
+    for name in ("arena.md", "pictures/arena-ranks.png", "pictures/arena-budgets.png"):
         assert (docs / name).read_bytes() == (DOCS / name).read_bytes()
-    assert "persfl" in (docs / "choose.md").read_text()
+    assert table in (docs / "choose.md").read_text()
     assert ((docs / STORED).read_bytes(), GUIDE_FILE.read_bytes()) == before
 
 
@@ -52,7 +58,8 @@ def test_fewer_runs_than_are_stored_change_nothing(coterie, docs, monkeypatch):
     _runs(monkeypatch, ["pairs", "alike"])
     code, out, errors = coterie("arena", "--write", "docs", "--out", "runs", "--store")
     assert (code, out) == (2, "")
-    assert "fewer than the 2,135 runs of 65 cells in docs/results/arena.parquet" in errors
+    stored = size_of(read_results(DOCS / STORED))
+    assert f"fewer than the {stored} in docs/results/arena.parquet" in errors
     assert len(errors.splitlines()) == 1
     assert {path: path.read_bytes() for path in docs.rglob("*") if path.is_file()} == before
 
@@ -70,8 +77,8 @@ def test_the_guide_is_stored_only_where_that_is_asked_for(coterie, docs, monkeyp
     assert guide.read_bytes() == GUIDE_FILE.read_bytes()
     code, out, _ = coterie("arena", "--write", "docs", "--out", "runs", "--store")
     assert f"stored the guide of `coterie advise` in {guide}" in out
-    assert '"dirichlet-01"' not in guide.read_text()
-    assert '"dirichlet-01"' in GUIDE_FILE.read_text()
+    assert '"hospitals"' not in guide.read_text()
+    assert '"hospitals"' in GUIDE_FILE.read_text()
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,11 @@ def test_results_hold_what_the_runs_measured_and_the_page_needs_no_runs(small, t
     early = values_of(run_.table, "accuracy", "test", round=2)[1]  # two steps a round
     assert row["course"] == [{"steps": 4, "values": pytest.approx(early.tolist())}]
     assert row["equal"] == pytest.approx(early.tolist())  # ditto takes two gradients a step
+    assert results.about["trials"] == [2]
+    other = collect_results(arena._replace(trials=8, methods=(*METHODS_HERE, "fedper")), out).about
+    assert (other["trials"], other["not_run"]) == ([2], ["fedper"])  # what ran, not what is asked
+    assert "2 trials per method" in render_page(results)
+    assert "Methods that are not run: fedper." in render_page(ArenaResults(results.runs, other))
     write_results(results, tmp_path / "arena.parquet")
     again = read_results(tmp_path / "arena.parquet")
     assert again.runs.equals(results.runs.replace_schema_metadata(again.runs.schema.metadata))

@@ -56,6 +56,13 @@ def test_local_wins_the_probe_where_clients_contradict_each_other_and_loses_wher
     assert measure_properties(*dealt("iid", **rate)).gain < 0
 
 
+def test_a_client_whose_rows_give_no_number_leaves_the_probe_to_the_others():
+    experiment, federation = dealt("pairs", lr=0.3)
+    train = list(federation.train)
+    train[0] = train[0][:1]  # nothing is held out of one row
+    assert measure_properties(experiment, federation._replace(train=train)).gain > 0
+
+
 def test_gradients_of_alike_clients_are_more_similar():
     assert (
         measure_properties(*dealt("iid")).similarity

@@ -557,6 +557,13 @@ def test_a_smaller_recipe_confirms_and_does_not_refute(begun, tmp_path):
     again.run_table(TABLE, begun, seeds=[0], only=["fedavg"])  # the table changes no run
 
 
+def test_a_share_of_a_recipe_s_rounds_counts_in_those_of_its_paper(begun):
+    again.run_table(TABLE, begun, seeds=[0], only=["fedavg"], scale=0.5)
+    (begun / "small.toml").write_text(f"{RECIPE}\n[smaller]\nrounds = [4, 40]\n")
+    column = again.outcome_of(TABLE, begun, 0.5).columns[0]
+    assert column.smaller == ("2 of 40 rounds",)
+
+
 def test_the_headline_counts_whole_and_in_part_apart(out, tmp_path):
     column = TABLE.columns[0]._replace(rows=(PaperRow("FedAvg", "fedavg", value=0.0),), above=())
     whole = TABLE._replace(columns=(column,))

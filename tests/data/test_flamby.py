@@ -9,10 +9,13 @@ import pytest
 import torch
 
 import coterie
+from coterie.comparison.defaults import find_runnable
+from coterie.comparison.plan import read_plan
 from coterie.core.errors import BadInput
 from coterie.data.pipeline import build_federation
 from coterie.data.read.catalog import load_dataset
 from coterie.data.read.sources.fed_heart_disease import FOLDER
+from coterie.experiment.recipes import find_config
 
 HEART = {  # train and test rows as FLamby counts them
     "Cleveland": (199, 104),
@@ -98,6 +101,12 @@ def test_validation_rows_of_hearts_come_from_training_rows():
         assert set(cut.rows[cut.test[i]]) == set(whole.rows[whole.test[i]])
         held = [cut.rows[part[i]] for part in (cut.train, cut.validation, cut.select)]
         assert set(np.concatenate(held)) == set(whole.rows[whole.train[i]])
+
+
+@pytest.mark.parametrize("recipe", ["", "-local", "-personal"])
+def test_every_method_of_the_recipes_runs_on_hearts(recipe):
+    experiments = read_plan(find_config(f"flamby-heart{recipe}")).experiments
+    assert find_runnable(experiments) == (list(experiments), {})
 
 
 def small_tcga(folder, n=1088):

@@ -54,6 +54,11 @@ def _ratio(option: str, value: Any) -> Ratio:
     return (pair[0], pair[1]) if isinstance(value, list | tuple) else float(value)
 
 
+def shorten(ratio: Ratio, scale: float) -> Ratio:
+    """A ratio of runs that take a share of ours."""
+    return (ratio[0] * scale, ratio[1]) if isinstance(ratio, tuple) else ratio * scale
+
+
 def say_ratios(ratios: Mapping[str, Ratio]) -> tuple[str, ...]:
     """Every ratio in words, as "5 of 20 local epochs"."""
     return tuple(_format_ratio(option, ratio) for option, ratio in ratios.items())

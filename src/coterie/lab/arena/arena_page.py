@@ -94,7 +94,8 @@ def _result_section(found: ArenaSummary, whole: Ranking) -> str:
     said = (
         f"**Result.** Among the {pluralize(len(whole.methods), 'method')} that ran on all "
         f"{pluralize(whole.n, 'federation')} the best mean ranks have {_join_names(top)}. {best} "
-        f"is best on {wins[best]:.0f} of the {whole.n}: no method is best everywhere."
+        f"is best on {wins[best]:.0f} of the {whole.n}"
+        f"{': no method is best everywhere' if max(wins.values()) < whole.n else ''}."
     )
     baselines = [f"{name} ranks {rank[name]:.1f}" for name in ("local", "fedavg") if name in rank]
     said += f" Of the baselines {_join_names(baselines)}." if baselines else ""
@@ -121,7 +122,8 @@ def _about_section(results: ArenaResults) -> str:
         f"{len(runs):,} runs: {pluralize(methods, 'method')}, "
         f"{pluralize(len(seeds), 'federation')}, {said} "
         f"each; {about['rounds']} rounds of {about['steps']} steps for everybody but those named "
-        f"below, {about['trials']} trials per method on the validation rows of the first seed. "
+        f"below, {_format_span(about['trials'])} trials per method on the validation rows of the "
+        f"first seed. "
         f"Version {about['coterie']}, {about['date'][:10]}, {about['machine']}."
         f"{_describe_length(results)}"
     )
@@ -139,7 +141,15 @@ def _describe_length(results: ArenaResults) -> str:
     missing = [name for name in about.get("planned", ()) if name not in about["federations"]]
     if missing:
         said += f" **In part**: {', '.join(missing)} are not run yet."
+    if about.get("not_run"):
+        said += f" Methods that are not run: {', '.join(about['not_run'])}."
     return said
+
+
+def _format_span(numbers: int | Sequence[int]) -> str:
+    """A number, or the least and the most of several."""
+    found = [numbers] if isinstance(numbers, int) else numbers
+    return " to ".join(map(str, sorted({min(found), max(found)}))) if found else "no"
 
 
 def pluralize(count: int, what: str) -> str:

@@ -85,7 +85,7 @@ def _rules_lines(known: ArenaScores) -> list[str]:
     ]
     for j in judged:
         other = f"{without[j.rule].mean:.2f}" if j.rule in without else ""
-        used = " (in use)" if all(j.rule == found.taken for found in leads) else ""
+        used = " (in use)" if j.rule == SINGLE else ""
         lines.append(f"| {j.rule}{used} | {j.mean:.2f} | {j.regret.max():.2f} | {other} |")
     return lines
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from coterie.analysis.nan_math import mean_of
 from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.core.point import Point
@@ -107,7 +108,8 @@ def _measure_method(experiment: Experiment, federation: Federation, method: str)
     with tempfile.TemporaryDirectory() as folder:
         run = execute_assembly(assemble(tried, federation), Path(folder) / method, lambda r: None)
     found = run.client_values()
-    return float(np.clip(found, -1, 1).mean()) * (1 if run.judged.higher else -1)
+    # a client of few rows may have no such number
+    return mean_of(np.clip(found, -1, 1)) * (1 if run.judged.higher else -1)
 
 
 def _gradient_cosines(experiment: Experiment, federation: Federation) -> np.ndarray:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from coterie.analysis.nan_math import drop_nan, nan_mean
 from coterie.analysis.scores import find_score
+from coterie.comparison.plan import FILE, read_plan
 from coterie.core.errors import BadInput
 from coterie.core.files import check_regular_file, move_into_place, read_text, write_text
 from coterie.lab.arena.cells import (
@@ -87,8 +88,10 @@ def collect_results(arena: Arena, out: Path) -> ArenaResults:
     rows: list[dict[str, Any]] = []
     known: dict[str, Any] = {}
     settled: dict[str, dict[str, int]] = {}
+    trials: set[int] = set()
     for cell in list_cells(arena):
         ended = _load_ended(out / cell.folder) if state_of(cell, out).finished else []
+        trials |= _find_trials(out / cell.folder) if ended else set()
         base = _count_gradients(dict(ended).get("fedavg"))
         for method, run in ended:
             known = known or dict(_about_of(run))
@@ -100,7 +103,8 @@ def collect_results(arena: Arena, out: Path) -> ArenaResults:
     about = known | {
         "rounds": arena.common["schedule.rounds"],
         "steps": arena.common["train.local_steps"],
-        "trials": arena.trials,
+        "trials": sorted(trials),
+        "not_run": [name for name in arena.methods if name not in {row["method"] for row in rows}],
         "drop": arena.drop,
         "newcomers": arena.newcomers,
         "budgets": list(arena.budgets),
@@ -118,6 +122,14 @@ def collect_results(arena: Arena, out: Path) -> ArenaResults:
         },
     }
     return ArenaResults(pa.Table.from_pylist(rows, RUNS), about)
+
+
+def _find_trials(folder: Path) -> set[int]:
+    """How many trials each method of a cell had, if it tuned: a cell is ended with the number that
+    it was begun with.
+    """
+    search = read_plan(folder / FILE).search
+    return {search.trials} if search and search.trials else set()
 
 
 def load_properties(arena: Arena, name: str, out: Path) -> Properties:

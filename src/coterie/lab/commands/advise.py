@@ -27,8 +27,8 @@ def advise(arguments: tuple[str, ...]) -> None:
 
     Takes the options of `coterie run` for data, split, network and training, such as --client and
     --label for a table of your own, and METHOD.WORD for a single method. Nothing is trained, and
-    the data decide nothing but which methods can run: no property that was measured predicts who
-    wins.
+    the data decide nothing but which methods can run: what they look like says little or nothing of
+    who wins.
     """
     name, settings = parse_arguments(arguments, "DATA")
     common, own = split_method_options(settings)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from coterie.analysis.nan_math import mean_of
 from coterie.experiment.config import read_toml
 from coterie.experiment.recipes import find_config
-from coterie.experiment.smaller import ratios_of, say_ratios
+from coterie.experiment.smaller import ratios_of, say_ratios, shorten
 from coterie.lab.papers.claims import OF_RUNS, CheckedClaim, check_claim
 from coterie.lab.papers.paper_tables import (
     PaperColumn,
@@ -195,7 +195,9 @@ def _smaller(recipe: str, scale: float) -> tuple[str, ...]:
     """In what runs of a recipe are smaller than the paper's."""
     settings = {} if recipe.endswith(".py") else read_toml(find_config(recipe))
     ratios = ratios_of(settings.get("smaller", {}))
-    return say_ratios(ratios | ({"rounds": scale} if scale < 1 else {}))
+    if scale < 1:
+        ratios["rounds"] = shorten(ratios.get("rounds", 1.0), scale)
+    return say_ratios(ratios)
 
 
 def _cell(table: PaperTable, column: PaperColumn, row: PaperRow, stored: Stored) -> Cell:
