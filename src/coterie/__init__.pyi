@@ -1,4 +1,5 @@
 from coterie.api import compare as compare
+from coterie.api import explain as explain
 from coterie.api import load as load
 from coterie.api import load_model as load_model
 from coterie.api import method_names as method_names

@@ -88,16 +88,11 @@ METHOD_SYNONYMS = {  # {method: {what others call an option of it: its name here
     "scaffold": {"server_learning_rate": "beta"},
 }
 
-VALUES = {  # {what may be chosen here: what others call it}: methods, data sets, networks, ...
+VALUES = {  # {what may be chosen here: what others call it}: methods, networks, schedules, ...
     "local": "standalone separate individual localonly solo",
     "finetune": "fedavgft fedavgfinetune finetuning fedft ft",
     "perfedavg": "maml pfedavg perfedavgfo",
     "fedadam": "fedopt",
-    "fashion-mnist": "fmnist fashion",
-    "cifar10": "cifar",
-    "uci-har": "har",
-    "fed-heart": "heart heartdisease fedheartdisease",
-    "emnist": "femnist",
     "dirichlet": "dir lda latentdirichlet noniidlabeldir",
     "classes": "noniid niid pathological pat shards shard labelskew",
     "user": "natural real writer",
@@ -137,9 +132,16 @@ def _fold(name: str) -> str:
 
 
 VALUES_HERE: dict[str, list[str]] = {}
-for _name, _guesses in VALUES.items():
-    for _guess in _guesses.split():
-        VALUES_HERE.setdefault(_guess, []).append(_name)
+
+
+def add_guesses(values: Mapping[str, str]) -> None:
+    """Answer guesses of what may be chosen: {name: what others call it, with blanks between}."""
+    for name, guesses in values.items():
+        for guess in guesses.split():
+            VALUES_HERE.setdefault(guess, []).append(name)
+
+
+add_guesses(VALUES)
 
 
 def rename_former(option: str, known: Collection[str] = ()) -> str:

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 from coterie.core.errors import BadInput, format_value, suggest_name
 from coterie.core.functions import find_function
+from coterie.core.option_names import add_guesses
 from coterie.core.plugins import PLUGINS
 from coterie.data.dataset import UNREGISTERED, Dataset, Source
 from coterie.data.read.archives import data_folder
@@ -47,6 +48,15 @@ DATASETS: dict[str, Source] = {
     "sent140": SENT140,
     "leaf": LEAF,
 }
+add_guesses(
+    {
+        "fashion-mnist": "fmnist fashion",
+        "cifar10": "cifar",
+        "uci-har": "har",
+        "fed-heart": "heart heartdisease fedheartdisease",
+        "emnist": "femnist",
+    }
+)
 PUBLIC_IMAGES = (
     "mnist",
     "emnist",
