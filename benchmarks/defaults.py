@@ -58,6 +58,7 @@ PAPER: dict[str, Options] = {
         "temperatures": [1.0, 5.0, 25.0],
     },
     "pfml": {"anchor": "round", "lam": 2.0},
+    "selffl": {},  # its defaults are the paper's, and nothing else is tried
     "ktpfl": {**SOFT, "lr_c": 0.01},
     "fedmd": SOFT,
     "sim-pfl": SOFT,

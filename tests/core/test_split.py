@@ -1,5 +1,7 @@
 """Every network that ends with its head is head(body(x)), whatever it is made of."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.core.point import Point
 from coterie.core.split import Split, find_head
+from coterie.networks.assembled import assemble
 from coterie.networks.registry import NETS, build_network
 from helpers.federations import tiny_model
 
@@ -105,6 +108,33 @@ def assert_split(model: Model, batch: Batch, head: int | str = 1) -> Split:
 def test_every_built_in_network_is_head_of_body(name):
     model, batch = built_in(name)
     assert assert_split(model, batch).part == "head"
+
+
+def read_by_words() -> tuple[Model, Batch]:
+    """An LSTM that looks words up."""
+    table = torch.rand(9, 3)
+    model = Model(lambda: build_network("lstm", (6,), 3, hidden=4, table=table), name="lstm")
+    return model, batch_of(torch.arange(24).reshape(4, 6) % 9)
+
+
+@pytest.mark.parametrize("name", ["words", *(n for n in NETS if n not in (*WITHOUT_BODY, "hf"))])
+def test_every_built_in_network_takes_what_methods_put_around_its_head(name):
+    """A memory without rows and a second head that is the same change nothing but a constant, also
+    where a network asks for the type of its head's weight."""
+    model, batch = read_by_words() if name == "words" else built_in(name)
+    net = model.build().eval()
+    plain, bias, width = net(batch.x), net.head.bias, net.head.in_features
+    memory = f"memory:part=head:width={width}:rows=2:classes=3:neighbours=1:reach=1"
+    for around, wanted in (
+        (memory, plain.log_softmax(-1)),
+        (f"policy:part=head:width={width}", plain + bias),
+        ("mixture:components=2", plain.log_softmax(-1)),
+        (f"valve:part=head:width={width}", None),
+    ):
+        found = assemble(copy.deepcopy(net), around).eval()(batch.x)
+        if wanted is not None:
+            torch.testing.assert_close(found, wanted)
+        assert found.shape == (4, 3)
 
 
 @pytest.mark.parametrize("name", WITHOUT_BODY)

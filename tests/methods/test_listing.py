@@ -25,4 +25,6 @@ def test_every_method_stands_in_one_family_with_its_year():
     assert sorted(listed) == sorted(METHODS)
     assert {one.name for one in found if one.year is None} == {"local", "oracle"}
     assert min(one.year for one in found if one.year) == 2017  # no number of arXiv
+    years = {one.name: one.year for one in found}
+    assert (years["fedavgm"], years["fedadam"]) == (2019, 2021)  # not of the paper beside it
     assert all(" / " in one.traffic for one in found)

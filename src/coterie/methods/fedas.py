@@ -7,7 +7,9 @@ C_ij the mean of the d features of class j under that model; then body and head 
 Bodies are averaged with weights F_i / sum_k F_k, F_i the trace of the empirical Fisher matrix: the
 sum over batches of the squared length of the loss's gradient under the trained model. Used is the
 current body, aligned, with the client's head. Interpretations, after public copies of the code: the
-sum is over classes in a batch, eta = `lr_align`; F_i is by the run's batches, with the head.
+sum is over classes in a batch, eta = `lr_align`; F_i is by the run's batches, with the head. Unlike
+there, each client aligns the body as the server sent it, not as the client before left it, and what
+is measured is the averaged body, not the client's own just after training.
 """
 
 from typing import NamedTuple

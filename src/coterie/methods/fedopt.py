@@ -1,12 +1,11 @@
-"""FedAdam, FedYogi, FedAdagrad, FedAvgM. Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar,
+"""FedAdam, FedYogi, FedAdagrad. Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar,
 McMahan: Adaptive Federated Optimization. ICLR 2021, Algorithm 2. arXiv:2003.00295.
 
 FedAvg whose server takes Delta = mean_i w_i - w for a gradient:
     m <- beta1 m + (1 - beta1) Delta,  w <- w + eta m / (sqrt(v) + tau)
 where v follows Delta^2: its sum (FedAdagrad), its fading mean (FedAdam), or towards it by its sign
-(FedYogi); FedAvgM (Hsu, Qi, Brown: 2019) is m <- momentum m + Delta, w <- w + eta m. eta is
-`server_lr`. m starts at 0 and v at tau^2, and no bias is corrected. The mean is weighted as the
-run's `weighting` says; the paper's algorithm has equal weights.
+(FedYogi). eta is `server_lr`. m starts at 0 and v at tau^2, and no bias is corrected. The mean is
+weighted as the run's `weighting` says; the paper's algorithm has equal weights.
 """
 
 from collections.abc import Callable
@@ -28,7 +27,8 @@ def optimizer_method(when: str) -> Callable[[B], B]:
     return method(when=when, refuses=TWO, uploads="mean", rows="gradients")
 
 
-def _build(model: Model, train: Train, optimizer: ServerOptimizer, name: str) -> Method:
+def build_optimized(model: Model, train: Train, optimizer: ServerOptimizer, name: str) -> Method:
+    """FedAvg with a server optimizer."""
     base = fedavg(model, train._replace(server_lr=0.0))
     built = optimize_server(base, optimizer, train.server_lr, name)
     assert isinstance(built, Method)
@@ -44,7 +44,7 @@ def fedadam(
     beta1, beta2: how slowly m and v fade.
     tau: the larger, the less steps adapt to v.
     """
-    return _build(model, train, server_optimizers.adam(beta1, beta2, tau), "fedadam")
+    return build_optimized(model, train, server_optimizers.adam(beta1, beta2, tau), "fedadam")
 
 
 @optimizer_method(when="as fedadam, where changes grow rarely")
@@ -56,7 +56,7 @@ def fedyogi(
     beta1, beta2: how slowly m and v move.
     tau: the larger, the less steps adapt to v.
     """
-    return _build(model, train, server_optimizers.yogi(beta1, beta2, tau), "fedyogi")
+    return build_optimized(model, train, server_optimizers.yogi(beta1, beta2, tau), "fedyogi")
 
 
 @optimizer_method(when="as fedadam, where features are rare, as words are")
@@ -66,13 +66,4 @@ def fedadagrad(model: Model, train: Train, beta1: BelowOne = 0.0, tau: Positive 
     beta1: how slowly m fades.
     tau: the larger, the less steps adapt to v.
     """
-    return _build(model, train, server_optimizers.adagrad(beta1, tau), "fedadagrad")
-
-
-@optimizer_method(when="one model for all, where the sampled clients of each round pull apart")
-def fedavgm(model: Model, train: Train, server_momentum: BelowOne = 0.9) -> Method:
-    """FedAvg whose server has momentum.
-
-    server_momentum: how slowly the changes of earlier rounds fade.
-    """
-    return _build(model, train, server_optimizers.sgd(server_momentum), "fedavgm")
+    return build_optimized(model, train, server_optimizers.adagrad(beta1, tau), "fedadagrad")

@@ -38,7 +38,7 @@ def gpfl(
     """Own heads on a common body, whose features common embeddings of the classes attract.
 
     lam: weight of the distance of common features to their class's embedding.
-    mu: weight decay of the embeddings and of the valve.
+    mu: weight decay of the embeddings and of the valve; tune it (the authors have 0.1 for a CNN).
     head: the head: how many of the last layers, or the name of a part of the network.
     """
     cut, held = Split(model, head, "gpfl"), train._replace(weight_decay=mu)

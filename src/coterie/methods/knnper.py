@@ -6,7 +6,8 @@ nearest to a row x, k of them by the distance of features, what it is:
     p_i(y | x) = lam_i p_near(y | x) + (1 - lam_i) p_w(y | x),
     p_near(y | x) ~ sum_{(x', y') near x, y' = y} exp(-|z(x) - z(x')| / reach).
 z is what the head of w is given; nothing of it is sent. lam_i is chosen among 0, 0.1, ..., 1 on
-the client's validation rows. lam = 0 is FedAvg. Interpretations: chosen by loss, of equals the
+the client's validation rows. lam = 0 is FedAvg. Interpretations: the distance is the text's (the
+authors' code has its square over the number of features); lam_i is chosen by loss, of equals the
 smallest, and 0.5 without validation rows; a memory that is smaller than a client's rows has some
 that are evenly spaced among them (the authors' code draws them).
 """

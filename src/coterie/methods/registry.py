@@ -14,6 +14,7 @@ from coterie.methods.fedala import fedala
 from coterie.methods.fedamp import fedamp, heurfedamp
 from coterie.methods.fedas import fedas
 from coterie.methods.fedavg import fedavg
+from coterie.methods.fedavgm import fedavgm
 from coterie.methods.fedbabu import fedbabu
 from coterie.methods.fedbn import fedbn
 from coterie.methods.fedcp import fedcp
@@ -25,7 +26,7 @@ from coterie.methods.fedfomo import fedfomo
 from coterie.methods.fedkd import fedkd
 from coterie.methods.fedmd import fedmd
 from coterie.methods.fednova import fednova
-from coterie.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
+from coterie.methods.fedopt import fedadagrad, fedadam, fedyogi
 from coterie.methods.fedpac import fedpac
 from coterie.methods.fedper import fedper
 from coterie.methods.fedproto import fedproto

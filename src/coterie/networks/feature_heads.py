@@ -3,6 +3,7 @@ beside them, or with a valve before them. What methods train is the functions be
 """
 
 import copy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,18 @@ from coterie.core.point import Leaves
 from coterie.networks.probabilities import Near, blend_classes, vote_nearest
 
 
-class Memory(nn.Module):
+class Beside(nn.Module):
+    """What stands in the place of a head and shows its attributes, for a network that asks for the
+    type or the shape of its head's weight."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("head"), name)
+
+
+class Memory(Beside):
     """A head beside stored features and labels of rows: class probabilities are those of the head,
     with a share of what the nearest rows in memory are labelled."""
 
@@ -56,7 +68,7 @@ def split_features(policy: Leaves, context: Tensor, z: Tensor) -> tuple[Tensor, 
     return share * z, (1 - share) * z
 
 
-class PolicyHead(nn.Module):
+class PolicyHead(Beside):
     """Two heads, each given its part of the features; their outputs are added."""
 
     def __init__(self, head: nn.Module, width: int) -> None:
@@ -92,7 +104,7 @@ def turn_features(valve: Leaves, context: Tensor, z: Tensor) -> Tensor:
     return (z * (1 + say("scale")) + say("shift")).relu()
 
 
-class ValveHead(nn.Module):
+class ValveHead(Beside):
     """A head that is given features as a valve turns them in a context."""
 
     def __init__(self, head: nn.Module, width: int) -> None:
