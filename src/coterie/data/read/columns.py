@@ -6,6 +6,7 @@ training rows alone (coterie.data.prepare.preparation).
 """
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -244,7 +245,7 @@ def blank_cells(frame: pl.DataFrame, texts: Collection[str]) -> pl.DataFrame:
 
 
 def _blank_column(series: pl.Series, texts: Collection[str]) -> pl.Series:
-    numbers, kind = _parse_finite(texts), series.dtype
+    numbers, kind = _parse_finite(tuple(texts)), series.dtype
     if kind.is_numeric():
         as_float = series if kind.is_float() else series.cast(pl.Float64)
         gone = as_float.is_in(pl.Series(numbers, dtype=as_float.dtype).implode())
@@ -261,10 +262,16 @@ def _blank_column(series: pl.Series, texts: Collection[str]) -> pl.Series:
 def is_blank(value: object, texts: Collection[str]) -> bool:
     """Whether one cell is among these texts, as `blank_cells` has it."""
     text = str(value).strip()
-    return text in texts or bool(set(_parse_finite([text])) & set(_parse_finite(texts)))
+    if text in texts:
+        return True
+    try:
+        return float(text) in _parse_finite(tuple(texts))
+    except ValueError:
+        return False
 
 
-def _parse_finite(texts: Collection[str]) -> list[float]:
+@lru_cache
+def _parse_finite(texts: tuple[str, ...]) -> list[float]:
     """The finite numbers that are among texts."""
     numbers = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False).drop_nulls()
     return numbers.filter(numbers.is_finite()).to_list()
