@@ -55,6 +55,8 @@ SYNONYMS = {  # {name here: what others call it}
     "test": "test_size test_split test_ratio test_fraction",
     "label": "target target_column label_column label_col",
     "client": "client_column client_col client_id user_column",
+    "missing_values": "na_values null_values na",
+    "drop_missing_labels": "drop_unlabelled drop_unlabeled drop_missing",
     "scale": "normalize normalise normalization standardize standardise scaler",
     "dataset": "data_set dataset_name data_name",
     "partition": "partitioner partition_method partitioning distribution non_iid niid iid",

@@ -200,6 +200,7 @@ def list_rows(federation: Federation) -> pa.Table:
     for part in PARTS if federation.rows is not None else ():
         held = ClientRows.of(part_of(federation, part))
         row = np.asarray(federation.rows)[held.concatenate()]
+        row = row if place.kept is None else place.kept[row]
         file = np.searchsorted(ends, row, side="right")
         inside = row - (ends - np.array(place.sizes))[file]
         columns = [held.owners(), pa.repeat(part, len(row)), names.take(pa.array(file)), inside]

@@ -382,7 +382,12 @@ def _assign_owners(
     if any(value is not None for value in options.values()):
         raise BadInput(f"split = '{file}' is an index file and has no options; remove them")
     base = whole.data
-    found = read_row_owners(file, len(base.y), base.name, folder)
+    kept = None if whole.place is None else whole.place.kept
+    rows = len(base.y) if whole.place is None else sum(whole.place.sizes)
+    found = read_row_owners(file, rows, base.name, folder)
+    if kept is not None:  # it counts all rows of the file
+        part = None if found.part is None else found.part[kept]
+        found = found._replace(owner=found.owner[kept], part=part)
     free = int((found.owner < 0).sum())
     if free:
         log(f"{base.name}: {free:,} of {len(base.y):,} rows are in no client of {file}: not used")
@@ -623,7 +628,8 @@ def _prepare_columns(
     x = base.x.reshape(n, -1)
     trained = cuts.train.only(stay), kind, [names[i] for i in stay]
     kept = fit_preparation(x, columns, *trained, whole.one_hot, whole.texts)
-    kept = kept._replace(shape=() if whole.columns else base.x.shape[1:])
+    shape = () if whole.columns else base.x.shape[1:]
+    kept = kept._replace(shape=shape, missing_values=whole.missing_values)
     for i in np.setdiff1d(np.arange(len(names)), stay):  # a newcomer has a scale of its own too
         kept = add_client_scale(kept, names[i], x[cuts.train[i]], columns)
     owner = np.full(n, -1)

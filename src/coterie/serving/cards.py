@@ -94,7 +94,12 @@ def _input_rows(card: Card) -> list[tuple[str, str]]:
         return [("rows", f"arrays of shape {card['network']['shape']}{scale}")]
     described = [(c["name"], _describe_column(c)) for c in kept["columns"][:MAX_COLUMNS]]
     more = len(kept["columns"]) - MAX_COLUMNS
-    return [*described, *([("...", f"and {more:,} more columns")] if more > 0 else [])]
+    gaps = ", ".join(kept.get("missing_values", ()))
+    return [
+        *described,
+        *([("...", f"and {more:,} more columns")] if more > 0 else []),
+        *([("count as missing", gaps)] if gaps else []),
+    ]
 
 
 def _describe_column(column: Card) -> str:

@@ -13,8 +13,8 @@ from coterie.core.rng import stream
 from coterie.core.task import find_task
 from coterie.data.partition.cuts import cut_rows, half_of
 from coterie.data.prepare.inputs import InputBuilder, to_frame_or_array
-from coterie.data.prepare.preparation import Preparation, add_client_scale
-from coterie.data.read.columns import Column, RowSource, read_known_columns
+from coterie.data.prepare.preparation import Preparation, add_client_scale, read_later_rows
+from coterie.data.read.columns import RowSource, blank_cells
 from coterie.experiment.config import Experiment
 from coterie.results.personal_models import Models
 from coterie.serving.chunks import read_chunks
@@ -68,6 +68,7 @@ def labels_of(models: Models, frame: pl.DataFrame, place: str) -> np.ndarray:
     lacking = [name for name in target.columns if name not in frame.columns]
     if lacking:
         raise BadInput(f"{place}: there is no column '{lacking[0]}', the label in training")
+    frame = blank_cells(frame.select(target.columns), kept.missing_values)
     for name in target.columns:
         gaps = frame[name].is_null().to_numpy().nonzero()[0]
         if len(gaps):
@@ -126,8 +127,7 @@ def _fit_client_scale(
     kept: Preparation, frame: pl.DataFrame, place: str, client: str, train: np.ndarray
 ) -> Preparation:
     """The preparation with the client's own scale, of its training rows."""
-    known = [Column(name=c.name, kind=c.kind, form=c.form) for c in kept.columns]
-    read = read_known_columns(frame, known, RowSource((place,), (frame.height,)))
+    read = read_later_rows(kept, frame, RowSource((place,), (frame.height,)))
     return add_client_scale(kept, client, read.x[train], read.columns)
 
 

@@ -24,16 +24,8 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.files import write_text
 from coterie.data.prepare.inputs import InputBuilder
-from coterie.data.prepare.preparation import DAY, FittedColumn
-from coterie.data.read.columns import (
-    BOOLEAN,
-    CATEGORY,
-    DATE,
-    TEXT,
-    Column,
-    RowSource,
-    read_known_columns,
-)
+from coterie.data.prepare.preparation import DAY, FittedColumn, read_later_rows
+from coterie.data.read.columns import BOOLEAN, CATEGORY, DATE, TEXT, RowSource
 from coterie.results.personal_models import ModelTask, PersonalModel
 from coterie.serving.model_files import CARD, write_tokenizer
 from coterie.serving.pipeline import Pipeline, build_pipeline, example_of
@@ -231,8 +223,7 @@ def build_feeds(intake: InputBuilder, rows: Any) -> dict[str, np.ndarray]:
         return {CELLS: whole if whole.dtype == np.int64 else whole.astype(np.float32)}
     if intake.preparation.text:
         return {CELLS: intake.inputs(rows)}
-    known = [Column(name=c.name, kind=c.kind, form=c.form) for c in intake.preparation.columns]
-    read = read_known_columns(rows, known, RowSource(("rows",), (rows.height,)))
+    read = read_later_rows(intake.preparation, rows, RowSource(("rows",), (rows.height,)))
     found: dict[str, np.ndarray] = {}
     for column, cells in zip(read.columns, read.x.T, strict=True):
         if column.kind == CATEGORY:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from coterie.core.task import find_task
@@ -79,7 +80,10 @@ def _rows_schema(intake: InputBuilder, most: int) -> Json:
     """The JSON body of a request."""
     kept = intake.preparation
     if intake.is_table and kept is not None:
-        row = _object_schema({c.name: _cell_schema(c) for c in kept.columns}, more=True)
+        row = _object_schema(
+            {c.name: _allow_blanks(_cell_schema(c), kept.missing_values) for c in kept.columns},
+            more=True,
+        )
     else:
         row = _array_schema(intake.row_shape)
         if len(intake.row_shape) > 1:
@@ -117,6 +121,11 @@ def _cell_schema(column: FittedColumn) -> Json:
         return {"type": ["string", "null"], "pattern": f"^{found}$", "description": form}
     comma = " (a number, whatever the comma in training)" if column.form == COMMA else ""
     return _number_schema("number", "null") | {"description": f"a number{comma}"}
+
+
+def _allow_blanks(schema: Json, blanks: Sequence[str]) -> Json:
+    """A cell that may also be one of the texts that count as missing."""
+    return {"anyOf": [schema, {"enum": list(blanks)}]} if blanks else schema
 
 
 def _answer_schema(task: ModelTask) -> Json:

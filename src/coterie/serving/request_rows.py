@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from coterie.data.read.columns import (
     TEXT,
     Column,
     RowSource,
+    is_blank,
     read_known_columns,
 )
 from coterie.data.read.table_files import EMPTY
@@ -100,7 +101,8 @@ class RowReader:
             if not isinstance(row, dict):
                 raise BadInput("a row is an object with one value per column")
         assert self.kept is not None
-        table = {c.name: _read_column(rows, c) for c in self.kept.columns}
+        blanks = self.kept.missing_values
+        table = {c.name: _read_column(rows, c, blanks) for c in self.kept.columns}
         if not self.joint:
             frame = pl.DataFrame(
                 [
@@ -156,14 +158,16 @@ def _parse_json(body: bytes) -> list[Any]:
     return found["rows"]
 
 
-def _read_column(rows: list[dict[str, Any]], column: FittedColumn) -> list[Any]:
-    """The values of one column, each of its kind."""
+def _read_column(
+    rows: list[dict[str, Any]], column: FittedColumn, blanks: Collection[str]
+) -> list[Any]:
+    """The values of one column, each of its kind or one of those that count as missing."""
     name, kind = column.name, column.kind
     values = []
     for k, row in enumerate(rows):
         if name not in row:
             raise BadInput(f"row {k + 1} has no column '{name}'")
-        value = row[name]
+        value = None if blanks and is_blank(row[name], blanks) else row[name]
         if value is not None and not _fits(value, kind):
             raise BadInput(f"column '{name}' is {format_value(value)} in row {k + 1}, not a {kind}")
         values.append(value)

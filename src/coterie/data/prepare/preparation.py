@@ -24,6 +24,7 @@ from coterie.data.read.columns import (
     NUMBER,
     TEXT,
     Column,
+    ParsedColumns,
     RowSource,
     read_known_columns,
 )
@@ -90,6 +91,7 @@ class Preparation(NamedTuple):
     channels: int | None = None  # how often a grey image is repeated
     left_out: tuple[str, ...] = ()  # clients with too few rows
     target: Target | None = None  # what the label is learnt as; None: data that say no more
+    missing_values: tuple[str, ...] = ()  # texts that count as a blank cell
 
     @property
     def outputs(self) -> list[str]:
@@ -118,7 +120,9 @@ def preparation_from_dict(settings: Mapping[str, Any]) -> Preparation:
         FittedColumn(**(c | {"categories": tuple(c["categories"])})) for c in settings["columns"]
     )
     clients = {name: (both[0], both[1]) for name, both in settings["clients"].items()}
-    fixed = {"shape": tuple(settings["shape"]), "left_out": tuple(settings["left_out"])}
+    fixed = {
+        name: tuple(settings.get(name, ())) for name in ("shape", "left_out", "missing_values")
+    }
     target = target_from_dict(settings["target"]) if settings.get("target") else None
     made = {"columns": columns, "clients": clients, "target": target}
     return Preparation(**(known | fixed | made))
@@ -273,9 +277,16 @@ def prepare_frame(
 
     before: rows of the same file that came earlier, so that messages count rightly.
     """
-    known = [Column(name=c.name, kind=c.kind, form=c.form) for c in preparation.columns]
-    read = read_known_columns(frame, known, RowSource((name,), (frame.height,), before))
+    read = read_later_rows(preparation, frame, RowSource((name,), (frame.height,), before))
     return prepare_rows(preparation, read.x, read.columns, owners)
+
+
+def read_later_rows(
+    preparation: Preparation, frame: pl.DataFrame, place: RowSource
+) -> ParsedColumns:
+    """Cells of later rows of the same table, read as those of training were."""
+    known = [Column(name=c.name, kind=c.kind, form=c.form) for c in preparation.columns]
+    return read_known_columns(frame, known, place, preparation.missing_values)
 
 
 def _scales_of(

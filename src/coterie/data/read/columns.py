@@ -6,6 +6,7 @@ training rows alone (coterie.data.prepare.preparation).
 """
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -49,9 +50,11 @@ class RowSource(NamedTuple):
     files: tuple[str, ...]
     sizes: tuple[int, ...]
     before: int = 0  # rows of the only file that were read earlier
+    kept: np.ndarray | None = None  # [n] places of the rows among all of the files; None: all
 
     def of(self, row: int) -> tuple[str, int]:
         """The file of a row and its number there, counted from 1."""
+        row = row if self.kept is None else int(self.kept[row])
         ends = np.cumsum(self.sizes)
         k = int(np.searchsorted(ends, row, side="right"))
         return self.files[k], row - int(ends[k] - self.sizes[k]) + 1 + self.before
@@ -160,7 +163,8 @@ def _parse_texts(series: pl.Series, place: RowSource) -> tuple[np.ndarray, Colum
         file, row = place.of(odd)
         raise BadInput(
             f"{file}: column '{series.name}' is '{cells[odd]}' in row {row:,}, not a number; "
-            f"empty the cell, or say --categories {series.name} if its numbers are names"
+            f"empty the cell (in a run say --missing-values '{cells[odd]}' if it means so), or say "
+            f"--categories {series.name} if its numbers are names"
         )
     lower = cells.str.to_lowercase()
     if set(lower.drop_nulls().unique()) <= {"true", "false"}:
@@ -228,21 +232,63 @@ def _expand_lists(series: pl.Series, place: RowSource) -> list[tuple[np.ndarray,
             "list the others in features="
         )
     width = values.len() // rows
-    wide = RowSource(place.files, tuple(size * width for size in place.sizes))
+    kept = None if place.kept is None else np.repeat(place.kept * width, width)
+    wide = RowSource(place.files, tuple(size * width for size in place.sizes), kept=kept)
     numbers, _ = _parse_numbers(values, wide)
     table = numbers.reshape(rows, width)
     return [(table[:, k], Column(f"{series.name}[{k}]", NUMBER)) for k in range(width)]
 
 
+def blank_cells(frame: pl.DataFrame, texts: Collection[str]) -> pl.DataFrame:
+    """Cells that are one of these texts, or the same number, become missing."""
+    return frame.with_columns(_blank_column(s, texts) for s in frame) if texts else frame
+
+
+def _blank_column(series: pl.Series, texts: Collection[str]) -> pl.Series:
+    numbers, kind = _parse_finite(tuple(texts)), series.dtype
+    if kind.is_numeric():
+        as_float = series if kind.is_float() else series.cast(pl.Float64)
+        gone = as_float.is_in(pl.Series(numbers, dtype=as_float.dtype).implode())
+    elif kind in (pl.String, pl.Categorical, pl.Enum):
+        series = series.cast(pl.String)
+        cells = series.str.strip_chars()
+        gone = cells.is_in(list(texts))
+        gone |= cells.cast(pl.Float64, strict=False).is_in(numbers).fill_null(False)
+    else:
+        return series
+    return series.set(gone.fill_null(False), None)
+
+
+def is_blank(value: object, texts: Collection[str]) -> bool:
+    """Whether one cell is among these texts, as `blank_cells` has it."""
+    text = str(value).strip()
+    if text in texts:
+        return True
+    try:
+        return float(text) in _parse_finite(tuple(texts))
+    except ValueError:
+        return False
+
+
+@lru_cache
+def _parse_finite(texts: tuple[str, ...]) -> list[float]:
+    """The finite numbers that are among texts."""
+    numbers = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False).drop_nulls()
+    return numbers.filter(numbers.is_finite()).to_list()
+
+
 def read_known_columns(
-    frame: pl.DataFrame, known: Sequence[Column], place: RowSource
+    frame: pl.DataFrame, known: Sequence[Column], place: RowSource, blanks: Collection[str] = ()
 ) -> ParsedColumns:
-    """Later rows, whose columns are of known kinds and spelled in known forms."""
+    """Later rows, whose columns are of known kinds and spelled in known forms.
+
+    blanks: texts that count as a blank cell.
+    """
     names = list(dict.fromkeys(_source_of(column.name, frame.columns) for column in known))
     lacking = [name for name in names if name not in frame.columns]
     if lacking:
         raise BadInput(f"{place.files[0]}: there is no column '{lacking[0]}' as in training")
-    frame = frame.select(names)
+    frame = blank_cells(frame.select(names), blanks)
     odd = [name for name in names if frame[name].dtype in (pl.Object, pl.Struct, pl.Binary)]
     if odd:
         raise BadInput(

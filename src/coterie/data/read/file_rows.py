@@ -9,6 +9,7 @@ import polars as pl
 
 from coterie.core.errors import BadInput, format_value
 from coterie.data.dataset import PUBLISHED_PARTS, Dataset
+from coterie.data.messages import warn
 from coterie.data.read.columns import (
     COMMA,
     TEXT,
@@ -37,6 +38,7 @@ class UserData(NamedTuple):
     remarks: tuple[str, ...] = ()  # how the files had to be read
     label: Label | None = None  # as written; None: the numbers in data.y say all
     texts: TokenizerOptions = DEFAULT_OPTIONS  # how a text column becomes numbers
+    missing_values: tuple[str, ...] = ()  # texts that count as a blank cell
 
     @property
     def is_text(self) -> bool:
@@ -59,6 +61,20 @@ class FileRows(NamedTuple):
     remarks: Sequence[str] = ()  # how the file had to be read
     targets: tuple[str, ...] = ()  # the label columns of a table
     parts: np.ndarray | None = None  # [n] places in PUBLISHED_PARTS, where rows have parts
+    kept: np.ndarray | None = None  # which rows of the file these are, [all] bool; None: all
+
+    def keep(self, rows: np.ndarray) -> "FileRows":
+        """The same without the rows that are False [n]."""
+        owners, parts, frame, cut = self.clients, self.parts, self.frame, self.cut
+        return self._replace(
+            x=self.x[rows],
+            y=self.y[rows],
+            clients=None if owners is None else owners[rows],
+            parts=None if parts is None else parts[rows],
+            frame=None if frame is None else frame.filter(rows),
+            cut=None if cut is None else cut.filter(pl.Series(rows)),
+            kept=rows,
+        )
 
 
 def parse_parts(values: Sequence[object], place: str, what: str) -> np.ndarray:
@@ -144,7 +160,7 @@ def merge_files(
     """One data set of all files; labels and clients get numbers in natural order of names."""
     first = pieces[0]
     sizes = [len(piece.y) for piece in pieces]
-    place = RowSource(tuple(piece.place for piece in pieces), tuple(sizes))
+    place = _source_of(pieces)
     _check_shapes(pieces)
     y, labels, label = _merge_labels(pieces)
     users, clients = None, list[str]()
@@ -165,6 +181,9 @@ def merge_files(
     commas = [c.name for c in columns or [] if c.form == COMMA]
     remarks = tuple(dict.fromkeys(line for piece in pieces for line in piece.remarks))
     remarks += (f"decimal commas in {format_names(commas)}",) if commas else ()
+    if place.kept is not None:
+        lost = sum(place.sizes) - len(y)
+        warn(f"{name}: {lost:,} of {sum(place.sizes):,} rows have no label: left out")
     return UserData(
         data=data,
         clients=clients,
@@ -174,6 +193,14 @@ def merge_files(
         remarks=remarks,
         label=label,
     )
+
+
+def _source_of(pieces: list[FileRows]) -> RowSource:
+    """The files of all rows, and which rows of them are in use where some are left out."""
+    masks = [np.full(len(p.y), True) if p.kept is None else p.kept for p in pieces]
+    every = np.concatenate(masks)
+    kept = None if every.all() else np.flatnonzero(every)
+    return RowSource(tuple(p.place for p in pieces), tuple(len(m) for m in masks), kept=kept)
 
 
 def _merge_labels(pieces: list[FileRows]) -> tuple[np.ndarray, list[str], Label]:
@@ -210,7 +237,7 @@ def cells_of(
     pieces: list[FileRows], missing: str, categories: tuple[str, ...] = (), text: str = ""
 ) -> ParsedColumns:
     """The cells of all files as numbers; what a text means is decided for all files together."""
-    place = RowSource(tuple(p.place for p in pieces), tuple(len(p.y) for p in pieces))
+    place = _source_of(pieces)
     frame = stack_frames([p.frame for p in pieces if p.frame is not None])
     read = read_columns(frame, categories, place, [text] if text else [])
     if missing == "refuse":

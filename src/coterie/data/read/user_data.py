@@ -72,6 +72,8 @@ def read_user_data(
     drop: str | list[str] = "",
     categories: str | list[str] = "",
     missing: MissingRule = "impute",
+    missing_values: str | list[str] = "",
+    drop_missing_labels: bool = False,
     one_hot: NonNegativeInt = 20,
     cut_column: str = "",
     part_column: str = "",
@@ -89,6 +91,9 @@ def read_user_data(
     drop: columns that are left out.
     categories: columns whose numbers are names.
     missing: missing values: "impute" by medians of the training rows, or "refuse".
+    missing_values: texts that count as a blank cell in any column, separated by commas, such as
+        "-,none,-999"; a number counts however it is written.
+    drop_missing_labels: rows without a label are left out instead of refused.
     one_hot: most categories of a text column that are one-hot encoded; beyond, they are hashed.
     cut_column: the column that cut = time and cut = groups cut by; it is no feature unless named as
         one.
@@ -109,6 +114,7 @@ def read_user_data(
     columns = _build_roles(
         client, label, features, drop, categories, cut_column, part_column, text, separator
     )
+    columns = _add_gap_rules(columns, missing_values, drop_missing_labels)
     name = path.name + "/" if path.is_dir() else path.name
     data = _merge_rows(name, _read_path(path, columns), columns, missing)
     return data._replace(one_hot=one_hot, texts=_token_options(vocabulary, tokens, tokenizer))
@@ -161,6 +167,14 @@ def _build_roles(
     return columns
 
 
+def _add_gap_rules(
+    columns: ColumnRoles, missing_values: str | list[str], drop_missing_labels: bool
+) -> ColumnRoles:
+    """The same with what counts as a blank cell, and what becomes of rows without a label."""
+    blanks = tuple(parse_list(missing_values))
+    return columns._replace(missing_values=blanks, drop_missing_labels=drop_missing_labels)
+
+
 def _merge_rows(
     name: str, pieces: list[FileRows], columns: ColumnRoles, missing: MissingRule
 ) -> UserData:
@@ -169,9 +183,12 @@ def _merge_rows(
         raise BadInput(
             f"missing = '{missing}' is not known{suggest_name(missing, get_args(MissingRule))}"
         )
+    asked = {k: getattr(columns, k) for k in ("missing_values", "drop_missing_labels")}
+    for option in (k for k, v in asked.items() if v and pieces[0].columns is None):
+        raise BadInput(f"{option} is for tables, {pieces[0].place} is none: leave it out")
     pieces, text, remarks = _select_text(pieces, columns)
     data = merge_files(name, pieces, missing, columns.categories, text)
-    data = data._replace(remarks=(*data.remarks, *remarks))
+    data = data._replace(remarks=(*data.remarks, *remarks), missing_values=columns.missing_values)
     if columns.cut:
         series = [piece.cut for piece in pieces if piece.cut is not None]
         if len(series) < len(pieces):
@@ -250,6 +267,8 @@ def from_frame(
     drop: str | list[str] = "",
     categories: str | list[str] = "",
     missing: MissingRule = "impute",
+    missing_values: str | list[str] = "",
+    drop_missing_labels: bool = False,
     one_hot: NonNegativeInt = 20,
     cut_column: str = "",
     part_column: str = "",
@@ -265,6 +284,7 @@ def from_frame(
     if not isinstance(frame, pl.DataFrame):
         frame = pl.from_pandas(frame)
     columns = _build_roles(client, label, features, drop, categories, cut_column, part_column, text)
+    columns = _add_gap_rules(columns, missing_values, drop_missing_labels)
     piece = parse_table(name, OpenedTable(frame, lambda column: None, []), columns)
     data = _merge_rows(name, [piece], columns, missing)
     return data._replace(one_hot=one_hot, texts=_token_options(vocabulary, tokens, tokenizer))
@@ -278,6 +298,8 @@ def from_partitions(
     drop: str | list[str] = "",
     categories: str | list[str] = "",
     missing: MissingRule = "impute",
+    missing_values: str | list[str] = "",
+    drop_missing_labels: bool = False,
     one_hot: NonNegativeInt = 20,
     cut_column: str = "",
     part_column: str = "",
@@ -291,6 +313,7 @@ def from_partitions(
     Face data sets, one per client; the options are those of `read`.
     """
     columns = _build_roles("", label, features, drop, categories, cut_column, part_column, text)
+    columns = _add_gap_rules(columns, missing_values, drop_missing_labels)
     pieces: list[FileRows] = []
     for one in partitions_of(data):
         place = f"{name}: client {one.client}"

@@ -11,12 +11,15 @@ from coterie.core.errors import BadInput, suggest_name
 from coterie.data.read.columns import (
     CATEGORY,
     RowSource,
+    blank_cells,
     check_no_missing,
     parse_decimal_commas,
     read_columns,
 )
 from coterie.data.read.file_rows import FileRows, parse_names, parse_parts
-from coterie.data.read.table_files import OpenedTable, check_column_names, open_table
+from coterie.data.read.table_files import EMPTY, OpenedTable, check_column_names, open_table
+
+LABEL_HINT = ", or leave out all rows without a label by --drop-missing-labels"
 
 
 class ColumnRoles(NamedTuple):
@@ -32,6 +35,9 @@ class ColumnRoles(NamedTuple):
     categories: tuple[str, ...] = ()  # columns whose numbers are names
     text: str = ""  # the only feature, a column of texts
     drop: tuple[str, ...] = ()  # columns that are no features
+    missing_values: tuple[str, ...] = ()  # texts that count as a blank cell
+    # whether rows without a label are left out; None: refused, where there is no such option
+    drop_missing_labels: bool | None = None
 
     def labels(self, names: list[str]) -> list[str]:
         """The label columns of a table; a name that holds a comma is one column."""
@@ -50,17 +56,35 @@ def parse_table(
     place: str, opened: OpenedTable, columns: ColumnRoles, like: FileRows | None = None
 ) -> FileRows:
     """A frame as a piece, if it has the columns that are asked for."""
-    frame, client = opened.frame, columns.client
+    frame = opened.frame
     check_column_names(place, frame.columns)
     _check_wanted(place, frame.columns, columns)
     if frame.height == 0:
         raise BadInput(f"{place}: the file has no rows; remove it or fill it")
     used = _select_features(place, frame.columns, columns, like)
     labels = columns.labels(frame.columns)
+    blanked = blank_cells(frame, columns.missing_values)
+    frame = blanked.with_columns(
+        _blank_labels(blanked[name], frame[name], columns) for name in labels
+    )
+    labelled = frame.select(~pl.any_horizontal(pl.col(labels).is_null())).to_series().to_numpy()
+    if columns.drop_missing_labels and not labelled.all():
+        if not labelled.any():
+            raise BadInput(f"{place}: no row has a label in column '{labels[0]}'; name another")
+        # the others are read as the first with one, until they are left out
+        frame = frame[np.where(labelled, np.arange(frame.height), labelled.argmax())]
+        return _parse_rows(place, opened._replace(frame=frame), columns, used).keep(labelled)
+    return _parse_rows(place, opened._replace(frame=frame), columns, used)
+
+
+def _parse_rows(place: str, opened: OpenedTable, columns: ColumnRoles, used: list[str]) -> FileRows:
+    """The same, once it is known which columns are features."""
+    frame, client, labels = opened.frame, columns.client, columns.labels(opened.frame.columns)
+    hint = "" if columns.drop_missing_labels is None else LABEL_HINT
     piece = FileRows(
         place=place,
         x=np.empty((frame.height, 0)),
-        y=_parse_targets(frame.select(labels), place),
+        y=_parse_targets(frame.select(labels), place, hint),
         clients=_parse_values(frame[client], place).astype(str) if client else None,
         labels=opened.labels(labels[0]),
         columns=used,
@@ -72,6 +96,21 @@ def parse_table(
         return piece._replace(x=_decode_images(frame[used[0]], place))
     cut = frame[columns.cut] if columns.cut else None
     return piece._replace(frame=frame.select(used), cut=cut)
+
+
+def _blank_labels(cells: pl.Series, written: pl.Series, columns: ColumnRoles) -> pl.Series:
+    """A label column; where texts in it count as blank cells, what is left may be numbers."""
+    if cells.dtype != pl.String:
+        return cells.fill_nan(None) if cells.dtype.is_float() else cells
+    if columns.drop_missing_labels:
+        cells = cells.set(cells.str.strip_chars().is_in(EMPTY), None)
+    if cells.null_count() == written.null_count():
+        return cells
+    for kind in (pl.Int64, pl.Float64):
+        numbers = cells.str.strip_chars().cast(kind, strict=False)
+        if numbers.null_count() == cells.null_count():
+            return numbers
+    return cells
 
 
 def _check_wanted(place: str, names: list[str], columns: ColumnRoles) -> None:
@@ -151,9 +190,9 @@ def _report_commas(frame: pl.DataFrame) -> list[str]:
     return [f"decimal commas in {c.name}" for c in texts if parse_decimal_commas(c) is not None]
 
 
-def _parse_targets(frame: pl.DataFrame, place: str) -> np.ndarray:
+def _parse_targets(frame: pl.DataFrame, place: str, hint: str) -> np.ndarray:
     """The label column; or several of 0 and 1, or a time and whether its event was seen."""
-    columns = [_parse_values(cells, place, fractions=True) for cells in frame.iter_columns()]
+    columns = [_parse_values(s, place, fractions=True, hint=hint) for s in frame.iter_columns()]
     if len(columns) == 1:
         return columns[0]
     has_time = len(columns) == 2 and columns[0].dtype.kind in "if"  # TASKS tells what it is
@@ -167,8 +206,13 @@ def _parse_targets(frame: pl.DataFrame, place: str) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def _parse_values(cells: pl.Series, place: str, fractions: bool = False) -> np.ndarray:
-    """A label or client column as numbers or text, no cell empty; only labels have fractions."""
+def _parse_values(
+    cells: pl.Series, place: str, fractions: bool = False, hint: str = ""
+) -> np.ndarray:
+    """A label or client column as numbers or text, no cell empty; only labels have fractions.
+
+    hint: what else can be done about an empty cell.
+    """
     kind = cells.dtype
     if not (kind.is_integer() or kind.is_float() or kind == pl.Boolean):
         if kind.is_nested() or kind == pl.Binary:
@@ -182,7 +226,7 @@ def _parse_values(cells: pl.Series, place: str, fractions: bool = False) -> np.n
     if cells.null_count():
         row = int(cells.is_null().arg_max() or 0) + 1
         raise BadInput(
-            f"{place}: column '{cells.name}' is empty in row {row:,}; fill or remove the row"
+            f"{place}: column '{cells.name}' is empty in row {row:,}; fill or remove the row{hint}"
         )
     if kind == pl.Int128:  # NumPy has no such numbers
         cells = cells.cast(pl.String)
