@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+import coterie
 from coterie.core.errors import BadInput
 from coterie.core.point import flatten, pick
 from coterie.data.federation import checksum_of
 from coterie.data.newcomers import keep_out, select_newcomers, with_few_rows, with_newcomers
 from coterie.data.read.user_data import from_arrays
+from coterie.engines.local.native.compiler import find_compiler
 from coterie.experiment.config import Experiment, change_options
 from coterie.methods.registry import METHODS
 from coterie.results.models import load_model
@@ -218,3 +220,19 @@ def test_words_on_newcomers_without_newcomers_are_refused(tmp_path):
     with pytest.raises(BadInput, match="in no budget"):
         run_of(tmp_path / "run", dp="client", dp_noise=1.0, dp_clip=1.0, method="fedavg")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not find_compiler(), reason="no C compiler")
+def test_what_a_newcomer_does_may_have_no_machine_code(tmp_path):
+    """Of a run whose own steps are machine code by auto: fedem's newcomers learn shares."""
+    coterie.run(
+        "fedem",
+        num_clients=6,
+        rounds=5,
+        local_steps=250,
+        newcomers=1,
+        compile="auto",
+        out=tmp_path / "run",
+    )
+    assert load_run(tmp_path / "run").newcomers()
+    assert 'chosen = "vectorized:5:yes"' in (tmp_path / "run" / "config.toml").read_text()
