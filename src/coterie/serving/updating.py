@@ -175,10 +175,11 @@ def _is_worse(before: Way, after: Way) -> bool:
 def describe_scores(before: Way, after: Way, rows: int, age: str) -> str:
     """One line on the score before and after on `rows` test rows; `age`: old or new ones."""
     score = find_score(after.measure)
+    unit = " %" if score.share else ""
 
     def value(way: Way) -> str:
         known = f" ({score.text(way.low)} to {score.text(way.high)})" if way.low == way.low else ""
-        return f"{score.text(way.value)}{score.unit}{known}"
+        return f"{score.text(way.value)}{unit}{known}"
 
     return f"{rows:,} {age} test rows: {score.label} {value(before)} before, {value(after)} after"
 
