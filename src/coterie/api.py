@@ -304,12 +304,18 @@ def update(
     client: str,
     *,
     build: Callable[[], nn.Module] | None = None,
+    force: bool = False,
 ) -> Updated:
     """Train a client's model on with new rows, after measuring whether they have drifted; the
-    result is a new version beside the old one, and `load` takes it from then on.
+    result is a new version beside the old one, and `load` takes it from then on. One that is worse
+    on test rows both old and new is refused, unless `force`.
     """
     return updating.update(
-        _folder_of(run), rows, _check_text(client, "client"), build=_check_builder(build)
+        _folder_of(run),
+        rows,
+        _check_text(client, "client"),
+        build=_check_builder(build),
+        force=force,
     )
 
 

@@ -325,9 +325,28 @@ class OwnDropout(nn.Module):
         return F.dropout(self.dense(x), 0.5, self.training)
 
 
+class OwnBackward(nn.Module):
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.Twice.apply(self.dense(x))
+
+
 @pytest.mark.parametrize(
     ("make", "line"),
     [
+        (OwnBackward, r"its layer [\w.]*OwnBackward has an autograd\.Function that torch\.func"),
         (Mixer, "mixes the rows of a batch"),
         (OwnDropout, "random numbers of its own"),
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.AlphaDropout()), "'1' is a AlphaDropout"),

@@ -2,9 +2,12 @@
 train as peft and transformers say.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import coterie
 from coterie.cli.show import show_run
@@ -16,7 +19,16 @@ from coterie.networks import pretrained
 from coterie.networks.pretrained import hf
 from coterie.results.metric_table import total_of
 from coterie.serving.generation import Sampling, generate
-from helpers.pretrained import TOKENS, bert, gpt2, resnet, speakers_frame, vit, write_others
+from helpers.pretrained import (
+    TOKENS,
+    bert,
+    gpt2,
+    resnet,
+    save_tokenizer,
+    speakers_frame,
+    vit,
+    write_others,
+)
 
 pytest.importorskip("peft")
 FAST = {"compile": "no", "path": "vectorized", "width": 3, "rounds": 1, "batch_size": 8}
@@ -159,6 +171,32 @@ def test_stacked_clients_have_the_gradients_of_each_alone(folders, name, words):
         alone = model.grad(point, batch)
         for key, value in pick(found, k).params.items():
             assert torch.allclose(value, alone.params[key], atol=1e-5), key
+
+
+def test_bloom_has_the_gradients_of_transformers(others, tmp_path):
+    """transformers writes the backward of its activation itself; torch.func cannot run that."""
+    model, x = language(others["bloom"]), texts()[:1]
+    point = moved(model)
+    theirs = AutoModelForCausalLM.from_pretrained(others["bloom"]).requires_grad_(False)
+    theirs.transformer.word_embeddings_layernorm.weight.requires_grad_(True)
+    theirs(input_ids=x).logits.square().sum().backward()
+    wanted = theirs.transformer.word_embeddings_layernorm.weight.grad
+    net = model.module(Point({k: 0 * p for k, p in point.params.items()}, point.buffers)).net
+    key, weight = next(
+        (k, p) for k, p in net.named_parameters() if k.endswith("word_embeddings_layernorm.weight")
+    )
+
+    def squared(p):
+        return torch.func.functional_call(net, {key: p}, (), {"input_ids": x}).logits.square().sum()
+
+    found = torch.func.grad(squared)(weight.detach())
+    assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    save_tokenizer(Path(others["bloom"]))
+    net = f"hf:{others['bloom']}"
+    run = coterie.run(
+        "local", dataset=speakers_frame(), model=net, out=tmp_path, **LANGUAGE, **FAST
+    )
+    assert any(bool(p.any()) for k, p in leaves_of(run, 0).items() if "lora_B" in k)
 
 
 def test_what_cannot_be_is_refused(folders, tmp_path):

@@ -92,6 +92,20 @@ def test_nothing_that_is_fitted_comes_from_test_rows(tmp_path):
     assert high - low == pytest.approx(2 * first[0].quantile, rel=1e-4)
 
 
+def test_one_changed_digit_of_what_was_fitted_is_refused(classes):
+    path, rows = classes.folder / SURENESS, {"used": [0.0], "spare": [0.0], "same": [1.0]}
+    coterie.explain(classes)
+    whole = path.read_text()
+    for key in ("temperature", "quantile", "version"):
+        at = whole.index(f'"{key}": ') + len(key) + 4
+        at += whole[at] == "0" and 2  # the digit behind "0."
+        path.write_text(whole[:at] + str((int(whole[at]) + 1) % 10) + whole[at + 1 :])
+        with pytest.raises(BadInput, match="not as it was written"):
+            coterie.load(classes.folder, 0).predict_set(rows)
+    path.write_text(whole)
+    coterie.load(classes.folder, 0).predict_set(rows)
+
+
 def test_what_was_not_fitted_or_cannot_be_is_refused(classes, tmp_path):
     fresh = trained(tmp_path / "run", write_table(tmp_path / "t.csv"))
     with pytest.raises(BadInput, match="coterie explain"):

@@ -12,12 +12,13 @@ from coterie.analysis.drift import loss_drift, share_drift
 from coterie.core.errors import BadInput
 from coterie.results.models import find_free_file, load_model
 from coterie.results.personal_models import Models
+from coterie.serving import updating
 from coterie.serving.batching import ServedRun
 from coterie.serving.cards import render_markdown
 from coterie.serving.personalizing import personalize
 from coterie.serving.request_rows import CSV
 from coterie.serving.updating import update
-from helpers.serving import people_run, write_people
+from helpers.serving import held_rows, people_run, write_people
 
 
 def rows_of(folder, site, seed=7, rows=80):
@@ -82,6 +83,55 @@ def test_an_update_is_a_new_version_beside_the_old_one(run, tmp_path):
     after = files_of(run.folder)
     assert {k: v for k, v in after.items() if k in before} == before
     assert len(after) == len(before) + 2
+
+
+def test_scores_of_old_and_new_test_rows_are_those_of_the_models(run, tmp_path):
+    """As the versions themselves predict the rows of the table, and those that were given."""
+    rows = rows_of(tmp_path, 1, seed=21)
+    model = coterie.load(run.folder, "site-1")
+    found = update(run.folder, rows, "site-1", force=True)
+    table = pl.read_csv(run.folder.parent / "people.csv", infer_schema=False)
+    test = table[held_rows(run, Models(run.folder).number("site-1")).tolist()]
+    for one, way in (
+        (model, found.old_before),
+        (coterie.load(run.folder, "site-1"), found.old_after),
+    ):
+        right = one.predict(test.drop("verdict")) == test["verdict"].to_numpy()
+        assert way.value == pytest.approx(right.mean())
+    assert found.old_rows == len(test)
+    assert found.unmeasured == ""
+
+
+def test_a_version_that_is_worse_on_old_rows_and_new_is_refused(run, tmp_path, monkeypatch):
+    rows, before = rows_of(tmp_path, 1, seed=23), files_of(run.folder)
+    true = updating.evaluate_way
+    seen = []
+
+    def falling(way, measured, *more):  # the models are measured before, after, before, after
+        seen.append(way)
+        return true(way, measured, *more)._replace(value=[0.8, 0.7, 0.9, last][len(seen) - 1])
+
+    monkeypatch.setattr(updating, "evaluate_way", falling)
+    last = 0.85
+    with pytest.raises(BadInput, match=r"worse, and is not saved: .* old .* new .*--force"):
+        update(run.folder, rows, "site-1")
+    assert files_of(run.folder) == before
+    seen.clear()
+    last = 0.95  # better on old rows
+    update(run.folder, rows, "site-1")
+    seen.clear()
+    last = 0.85
+    update(run.folder, rows, "site-1", force=True)
+    assert len(files_of(run.folder)) == len(before) + 2
+
+
+def test_without_the_data_of_training_old_rows_are_not_measured_and_why_is_told(tmp_path):
+    made = people_run(tmp_path, rounds=1)
+    rows = rows_of(tmp_path, 1)
+    (tmp_path / "people.csv").unlink()
+    found = update(made.folder, rows, "site-1", force=True)
+    assert found.old_before is None
+    assert "people.csv" in found.unmeasured
 
 
 def test_a_file_that_a_stopped_process_left_is_in_nobodys_way(run, tmp_path):

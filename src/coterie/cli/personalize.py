@@ -48,24 +48,25 @@ def personalize(run: Path, data: Path, client: str, separator: str) -> None:
 @click.option("--client", required=True, metavar="NAME", help="Whose model.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help=DATA_HELP)
 @click.option("--separator", default="", help="Of a CSV; found out where it is not given.")
+@click.option("--force", is_flag=True, help="Save the new version even if it is worse.")
 @PLUGIN
-def update(run: Path, client: str, data: Path, separator: str) -> None:
+def update(run: Path, client: str, data: Path, separator: str, force: bool) -> None:
     """Go on training a client's model of RUN with the rows of --data.
 
     First it is reported whether the rows have drifted: how the model that is served now does on
     them, against its card. Then it trains on; the result is a new version beside the old one, and
-    is served from then on. Nothing is written over.
+    is served from then on. Nothing is written over. A version that is worse on test rows both old
+    and new is refused without --force.
     """
-    found = updating.update(run, data, client, separator)
+    found = updating.update(run, data, client, separator, force=force)
     print_line(f"{found.client}: {_format_rows(found.rows)}")
     print_line(wrap_text(found.verdict))
-    _print_models(
-        [(f"version {found.version - 1}", found.before), (f"version {found.version}", found.after)],
-        found.rows["test"],
-    )
-    judged = find_score(found.after.measure)
-    if judged.sign * (found.after.value - found.before.value) < 0:
-        print_line(wrap_text("The new version does worse on these test rows; more rows may help."))
+    old = f"old test rows: not measured ({found.unmeasured})"
+    if found.old_before and found.old_after:
+        old = updating.describe_scores(found.old_before, found.old_after, found.old_rows, "old")
+    new = updating.describe_scores(found.before, found.after, found.rows["test"], "new")
+    print_line(wrap_text(old))
+    print_line(wrap_text(new))
     print_line(
         f"saved as version {found.version} of '{found.client}' in {run}; the older ones stay"
     )

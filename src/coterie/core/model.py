@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -469,6 +470,27 @@ class Model:
                 "nn.BatchNorm or nn.GroupNorm layers, "
                 "or a batch size that divides every client's rows with --path sequential"
             )
+        self._check_gradient(point, rows)
+
+    def _check_gradient(self, point: Point, rows: Tensor) -> None:
+        """Refuse a network with a layer that torch.func cannot differentiate."""
+        n = len(rows)
+        mask = torch.ones(n, dtype=torch.get_default_dtype())
+        batch = Batch(rows, torch.zeros(n).long(), mask, torch.arange(n), torch.tensor(1))
+        try:
+            grad(lambda params: self.forward(Point(params, point.buffers), batch)[0].sum())(
+                point.params
+            )
+        except RuntimeError as problem:
+            if "autograd.Function" not in str(problem):
+                raise
+            frames = (frame.f_locals.get("self") for frame, _ in walk_tb(problem.__traceback__))
+            *_, layer = (type(one) for one in frames if isinstance(one, nn.Module))
+            raise BadInput(
+                f"{self.name} cannot be trained: its layer {layer.__module__}.{layer.__qualname__} "
+                "has an autograd.Function that torch.func cannot differentiate: give it "
+                "setup_context or plain operations, or choose another network"
+            ) from None
 
 
 class Descent(NamedTuple):

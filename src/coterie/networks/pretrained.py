@@ -101,6 +101,7 @@ def _load_base(folder: str, checksum: str, kind: str, outputs: int) -> Base:
         raise BadInput(f"{folder} cannot be read as a network for {kind}: {why}") from None
     module.requires_grad_(False).eval()
     _stop_hidden_dropout(module)
+    _replace_activations(module)
     prefix = module.base_model_prefix
     heads = [
         name
@@ -120,6 +121,15 @@ def _stop_hidden_dropout(module: nn.Module) -> None:
         for name, value in list(vars(part).items()):
             if "drop" in name and isinstance(value, float):
                 setattr(part, name, 0.0)
+
+
+def _replace_activations(module: nn.Module) -> None:
+    """Bloom's activation by torch's own: the same formula, which torch.func can differentiate."""
+    from transformers.models.bloom.modeling_bloom import BloomMLP
+
+    for part in module.modules():
+        if isinstance(part, BloomMLP):
+            part.gelu_impl = nn.GELU("tanh")  # type: ignore[assignment]
 
 
 def _check_causal(module: nn.Module, folder: str) -> None:

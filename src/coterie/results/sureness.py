@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from coterie.core.errors import BadInput
-from coterie.core.files import read_text
+from coterie.core.files import digest_text, read_text, write_text
+from coterie.results.about import CHECKSUM
 
 SURENESS = "sureness.json"
 
@@ -27,17 +29,30 @@ class Sureness(NamedTuple):
     size: float | None  # the mean number of classes in a set; None: intervals
 
 
+def write_sureness(folder: Path, found: Sequence[Sureness]) -> None:
+    """Into the run's folder, with a checksum, as it decides predictions."""
+    entries = [one._asdict() for one in found]
+    whole = {CHECKSUM: digest_text(json.dumps(entries)), "clients": entries}
+    write_text(folder / SURENESS, json.dumps(whole, indent=1))
+
+
 def read_sureness(folder: Path, client: str, version: int) -> Sureness:
     """What is known of one version of a client's model."""
     path = folder / SURENESS
     try:
-        entries = [Sureness(**one) for one in json.loads(read_text(path))]
+        whole = json.loads(read_text(path))
+        if whole[CHECKSUM] != digest_text(json.dumps(whole["clients"])):
+            raise ValueError
+        entries = [Sureness(**one) for one in whole["clients"]]
     except FileNotFoundError:
         raise BadInput(
             f"{folder} does not say how sure its models are: `coterie explain {folder}` first"
         ) from None
-    except (ValueError, TypeError):
-        raise BadInput(f"{path} is damaged: `coterie explain {folder}` writes it anew") from None
+    except (ValueError, TypeError, KeyError):
+        raise BadInput(
+            f"{path} is damaged (it is not as it was written): `coterie explain {folder}` writes "
+            "it anew"
+        ) from None
     found = [one for one in entries if (one.client, one.version) == (client, version)]
     if not found:
         raise BadInput(

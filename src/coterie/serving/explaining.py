@@ -8,14 +8,12 @@ measured on test rows, of which nothing is fitted.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 
 from coterie.analysis.calibration import (
@@ -33,22 +31,20 @@ from coterie.analysis.explanation import partial_dependence, permutation_importa
 from coterie.analysis.intervals import share_interval
 from coterie.analysis.scores import default_measure_of, find_score, score_task
 from coterie.core.errors import BadInput
-from coterie.core.files import write_text
 from coterie.core.rng import stream
 from coterie.core.task import find_task
-from coterie.data.federation import Federation, list_rows, part_of
+from coterie.data.federation import part_of
 from coterie.data.prepare.preparation import FittedColumn
 from coterie.data.target import task_of
 from coterie.experiment.build import Given
-from coterie.experiment.config import PYTHON, Experiment
+from coterie.experiment.config import Experiment
 from coterie.methods.needs import needs_of
 from coterie.methods.registry import METHODS
-from coterie.results.data_files import ROWS
-from coterie.results.folder import read_about, read_experiment
+from coterie.results.folder import read_experiment
 from coterie.results.models import Build
 from coterie.results.personal_models import Models, PersonalModel, run_module
-from coterie.results.sureness import SURENESS, Sureness
-from coterie.running.assembly import load_federation
+from coterie.results.sureness import Sureness, write_sureness
+from coterie.serving.labelled_rows import load_trained_rows
 
 REPEATS = 5  # permutations of a column
 LEAST_HELD = 100  # held rows from which on a client has a temperature of its own
@@ -102,10 +98,7 @@ class _Explainer:
     def __init__(self, folder: Path, given: Given, build: Build | None) -> None:
         self.folder, self.models = folder, Models(folder, build)
         self.experiment: Experiment = read_experiment(folder)
-        if given is None and str(self.experiment.dataset["name"]).startswith(PYTHON):
-            raise BadInput(f"{folder} was trained on Python objects: give them again as dataset=")
-        self.federation: Federation = load_federation(self.experiment, given)
-        self._check_rows()
+        self.federation = load_trained_rows(folder, self.experiment, given)
         self.x = self.federation.x.numpy()
         kind = self.federation.target.task
         self.task = find_task(kind)
@@ -120,17 +113,6 @@ class _Explainer:
         self.measure = self.experiment.schedule.metric or default_measure_of(kind)
         if self.measure not in score_task(kind, np.zeros(0), np.zeros(0)):
             self.measure = default_measure_of(kind)
-
-    def _check_rows(self) -> None:
-        """Refuse data that are not the run's any more."""
-        path = self.folder / ROWS
-        if path.is_file() and not pq.read_table(path).equals(list_rows(self.federation)):
-            raise BadInput(
-                f"{self.folder}: its data have changed since it was trained ({path} lists other "
-                "rows); restore them"
-            )
-        if self.federation.names != read_about(self.folder)["clients"]:
-            raise BadInput(f"{self.folder} has other clients than its data now: restore them")
 
     @cached_property
     def held_parts(self) -> tuple[str, ...]:
@@ -300,12 +282,6 @@ def fit_sureness(
             )
         )
     return found
-
-
-def write_sureness(folder: Path, found: Sequence[Sureness]) -> None:
-    """Into the run's folder, where its models read it."""
-    text = json.dumps([one._asdict() for one in found], indent=1)
-    write_text(folder / SURENESS, text)
 
 
 def _explain_client(rows: _Explainer, one: _Client, sure: Sureness, shown: int) -> Explanation:

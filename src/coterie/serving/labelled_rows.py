@@ -7,16 +7,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 from coterie.core.task import find_task
+from coterie.data.federation import Federation, list_rows
 from coterie.data.partition.cuts import cut_rows, half_of
 from coterie.data.prepare.inputs import InputBuilder, to_frame_or_array
 from coterie.data.prepare.preparation import Preparation, add_client_scale, read_later_rows
 from coterie.data.read.columns import RowSource, blank_cells
-from coterie.experiment.config import Experiment
+from coterie.experiment.build import Given
+from coterie.experiment.config import PYTHON, Experiment
+from coterie.results.data_files import ROWS
+from coterie.results.folder import read_about
 from coterie.results.personal_models import Models
+from coterie.running.assembly import load_federation
 from coterie.serving.chunks import read_chunks
 
 MAX_LISTED = 5  # classes named in a line
@@ -35,6 +41,22 @@ class LabelledRows(NamedTuple):
     def counts(self) -> dict[str, int]:
         """How many rows each part has."""
         return {part: len(rows) for part, rows in self.parts.items()}
+
+
+def load_trained_rows(folder: Path, experiment: Experiment, given: Given = None) -> Federation:
+    """The data that a run was trained on, if they are still there and as they were."""
+    if given is None and str(experiment.dataset["name"]).startswith(PYTHON):
+        raise BadInput(f"{folder} was trained on Python objects: give them again as dataset=")
+    federation = load_federation(experiment, given)
+    path = folder / ROWS
+    if path.is_file() and not pq.read_table(path).equals(list_rows(federation)):
+        raise BadInput(
+            f"{folder}: its data have changed since it was trained ({path} lists other rows); "
+            "restore them"
+        )
+    if federation.names != read_about(folder)["clients"]:
+        raise BadInput(f"{folder} has other clients than its data now: restore them")
+    return federation
 
 
 def read_rows(rows: Any, separator: str = "") -> tuple[pl.DataFrame, str]:

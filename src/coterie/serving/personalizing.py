@@ -126,7 +126,7 @@ def rebuild_run(
         networks = [models.build]
     schedule = experiment.schedule._replace(few_shot=())
     settings = replace(experiment, schedule=schedule, engine={"name": "local"})
-    federation = _placeholder_federation(models, rows, client, _load_public(experiment, about))
+    federation = placeholder_federation(models, rows, client, _load_public(experiment, about))
     assembly = assemble(settings, federation, networks, about.get("architecture"), clients=[])
     loop = _restore_loop(assembly, found.tree)
     return finished_run_of(loop, with_newcomers(federation), _mean_models(models, loop))
@@ -145,7 +145,7 @@ def _load_public(experiment: Experiment, about: dict[str, Any]) -> Public | None
     return federation.public
 
 
-def _placeholder_federation(
+def placeholder_federation(
     models: Models, rows: LabelledRows, client: str, public: Public | None
 ) -> Federation:
     """A federation with the numbers of rows that the run's clients had, and the newcomer's rows.

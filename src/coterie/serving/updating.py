@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,22 +11,32 @@ import numpy as np
 import torch
 
 from coterie.analysis.drift import Drift, loss_drift, share_drift
+from coterie.analysis.scores import find_score
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.core.point import Point, pick
 from coterie.core.task import find_task
 from coterie.data.arrays import as_tensor
+from coterie.data.messages import DataWarning
+from coterie.data.newcomers import with_newcomers
+from coterie.experiment.config import Experiment
 from coterie.results.added_models import AddedModel
 from coterie.results.folder import read_experiment
 from coterie.results.models import Build, load_weights
 from coterie.results.personal_models import Card, Models
-from coterie.running.newcomer_training import FinishedRun, ServedNewcomers, train_newcomers
-from coterie.serving.labelled_rows import LabelledRows, load_labelled_rows
+from coterie.running.newcomer_training import (
+    FinishedRun,
+    ServedNewcomers,
+    train_newcomers,
+    with_rows,
+)
+from coterie.serving.labelled_rows import LabelledRows, load_labelled_rows, load_trained_rows
 from coterie.serving.personalizing import (
     Way,
     card_measurements,
     evaluate_way,
+    placeholder_federation,
     rebuild_run,
     save_version,
 )
@@ -43,13 +54,22 @@ class Updated(NamedTuple):
     verdict: str
     before: Way  # the model before, on the new test rows
     after: Way  # the new model, on the same
+    old_before: Way | None  # the model before, on the client's test rows of training
+    old_after: Way | None
+    old_rows: int  # how many these are
+    unmeasured: str  # why there are none of them; "" where there are
 
 
 def update(
-    folder: Path, rows: Any, client: str, separator: str = "", build: Build | None = None
+    folder: Path,
+    rows: Any,
+    client: str,
+    separator: str = "",
+    build: Build | None = None,
+    force: bool = False,
 ) -> Updated:
     """Measure drift on a client's new rows, train its newest model on, and save it as one more
-    version.
+    version; not one that is worse on new test rows and no better on old ones, unless `force`.
     """
     models = Models(folder, build)
     number = models.number(client)
@@ -73,12 +93,31 @@ def update(
         )
     drift = drift_of(card, model, start, found)
     verdict = verdict_of(drift)
-    old = train_newcomers(run._replace(few=0, starts=_replace_start(run, a, start)), "finetune")
-    new = train_newcomers(run._replace(starts=_replace_start(run, a, start)), "finetune")
-    before, after = (
-        evaluate_way("finetune", each.measure(), found, experiment, model) for each in (old, new)
+    new = _personal_point(
+        train_newcomers(run._replace(starts=_replace_start(run, a, start)), "finetune")
     )
+
+    def compare(rows: LabelledRows, run: FinishedRun) -> tuple[Way, Way]:
+        """The model before and the new one on test rows."""
+        still = [run._replace(few=0, starts=_replace_start(run, a, p)) for p in (start, new)]
+        served = [train_newcomers(each, "finetune").measure() for each in still]
+        before, after = (evaluate_way("finetune", m, rows, experiment, model) for m in served)
+        return before, after
+
+    before, after = compare(found, run)
+    old, unmeasured = _load_old_test_rows(models, experiment, number)
+    known: tuple[Way, Way] | None = None
+    if old is not None:
+        late = placeholder_federation(models, old, name, run.setup.federation.public)
+        known = compare(old, with_rows(run, with_newcomers(late)))
     version = card["version"] + 1
+    if not force and _is_worse(before, after) and (known is None or _is_worse(*known)):
+        lines = [describe_scores(*known, len(old.y), "old")] if known and old else []
+        raise BadInput(
+            f"version {version} of '{name}' would be worse, and is not saved: "
+            + "; ".join([*lines, describe_scores(before, after, found.counts["test"], "new")])
+            + "; give more rows, or --force (force=True)"
+        )
     entry = AddedModel(
         client=name,
         version=version,
@@ -91,7 +130,7 @@ def update(
         drift=verdict,
         scale=found.scale,
     )
-    save_version(models, run, model, _personal_point(new), entry)
+    save_version(models, run, model, new, entry)
     return Updated(
         client=name,
         version=version,
@@ -100,7 +139,49 @@ def update(
         verdict=verdict,
         before=before,
         after=after,
+        old_before=known[0] if known else None,
+        old_after=known[1] if known else None,
+        old_rows=len(old.y) if old else 0,
+        unmeasured=unmeasured,
     )
+
+
+def _load_old_test_rows(
+    models: Models, experiment: Experiment, number: int
+) -> tuple[LabelledRows | None, str]:
+    """A client's test rows of training, or why they cannot be had."""
+    if number >= len(models.about["clients"]):
+        return None, "the client came after training"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)  # training has said it
+            federation = load_trained_rows(models.folder, experiment)
+    except BadInput as problem:
+        return None, str(problem)
+    test = np.asarray(federation.test[number])
+    if not len(test):
+        return None, "the client had none"
+    every, none = np.arange(len(test)), np.zeros(0, np.int64)
+    parts = {"train": every, "validation": none, "select": none, "test": every}
+    x, y = federation.x[test].numpy(), federation.y[test].numpy()
+    return LabelledRows(x=x, y=y, parts=parts, scale=None), ""
+
+
+def _is_worse(before: Way, after: Way) -> bool:
+    """Whether a score fell; a new one that is no number is worse too."""
+    return not find_score(after.measure).sign * (after.value - before.value) >= 0
+
+
+def describe_scores(before: Way, after: Way, rows: int, age: str) -> str:
+    """One line on the score before and after on `rows` test rows; `age`: old or new ones."""
+    score = find_score(after.measure)
+    unit = " %" if score.share else ""
+
+    def value(way: Way) -> str:
+        known = f" ({score.text(way.low)} to {score.text(way.high)})" if way.low == way.low else ""
+        return f"{score.text(way.value)}{unit}{known}"
+
+    return f"{rows:,} {age} test rows: {score.label} {value(before)} before, {value(after)} after"
 
 
 def _replace_last(architecture: np.ndarray, a: int) -> np.ndarray:
