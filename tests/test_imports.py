@@ -57,6 +57,7 @@ LATE = {
     ("coterie.networks.pretrained", "peft.utils.constants"): EXTRA,
     ("coterie.networks.pretrained", "transformers"): EXTRA,
     ("coterie.networks.pretrained", "transformers.models.auto"): EXTRA,
+    ("coterie.networks.pretrained", "transformers.models.bloom.modeling_bloom"): EXTRA,
     ("coterie.networks.pretrained", "transformers.utils"): EXTRA,
     ("coterie.serving.generation", "tokenizers"): EXTRA,
     ("coterie.serving.generation", "transformers"): EXTRA,
