@@ -13,6 +13,7 @@ from coterie.data.messages import DataWarning
 from coterie.data.pipeline import build_federation
 from coterie.data.prepare.inputs import InputBuilder
 from coterie.data.prepare.preparation import preparation_from_dict
+from coterie.data.read import user_data
 from coterie.data.read.user_data import from_frame, read_user_data
 from coterie.serving.openapi import _rows_schema
 from coterie.serving.request_rows import CSV, JSON, RowReader
@@ -163,3 +164,13 @@ def test_arrays_have_no_cells_that_are_texts(tmp_path):
 
 def test_names_of_other_libraries_are_known():
     assert find_synonym("na_values") == "missing_values"
+
+
+def test_a_large_file_is_announced_before_it_is_read(tmp_path, monkeypatch, caplog):
+    (tmp_path / "a.csv").write_text("client,a,label\nu,1,0.5\nv,2,1.5\n")
+    caplog.set_level("INFO", "coterie.data")
+    read_user_data(tmp_path / "a.csv")
+    assert "are read" not in caplog.text
+    monkeypatch.setattr(user_data, "LARGE", 1)
+    read_user_data(tmp_path / "a.csv")
+    assert "a.csv: 0 MB are read" in caplog.text

@@ -15,6 +15,7 @@ import polars as pl
 from coterie.core.errors import BadInput, format_value, suggest_name
 from coterie.core.files import check_regular_file, expand_home, path_exists, read_text
 from coterie.core.options import NonNegativeInt
+from coterie.data.messages import log
 from coterie.data.read.columns import RowSource, to_plain_numbers
 from coterie.data.read.file_rows import (
     FileRows,
@@ -50,6 +51,7 @@ SUFFIXES = (
     ".npz",
     *(kind for kind in TABLE_SUFFIXES if kind not in (".csv", ".parquet")),
 )
+LARGE = 2**26  # bytes of a file that takes seconds to read
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 MissingRule = Literal["impute", "refuse"]
 
@@ -116,6 +118,8 @@ def read_user_data(
     )
     columns = _add_gap_rules(columns, missing_values, drop_missing_labels)
     name = path.name + "/" if path.is_dir() else path.name
+    if path.is_file() and (size := path.stat().st_size) >= LARGE:
+        log(f"{name}: {size / 1e6:,.0f} MB are read")
     data = _merge_rows(name, _read_path(path, columns), columns, missing)
     return data._replace(one_hot=one_hot, texts=_token_options(vocabulary, tokens, tokenizer))
 
