@@ -20,7 +20,7 @@ DATA = [
     for option, value in DIGITS.settings.items()
     for text in (f"--{option.replace('_', '-')}", str(value))
 ]
-COMMON = [*DATA, "--model", "mlr", "--batch", "10", "--rate", "0.01"]
+COMMON = [*DATA, "--model", "mlr", "--batch-size", "10", "--lr", "0.01"]
 SEEDS = (1, 5)
 KNOWN = {"again": "a run again", "seeds 1": "one seed"}
 
@@ -44,7 +44,7 @@ def measure(repeats: int, only: str = "") -> dict[str, Any]:
     rounds = DIGITS.rounds
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder) / "cache"
-        run = ["run", "fedavg", *COMMON, "--rounds", str(rounds), "--evaluate", str(rounds)]
+        run = ["run", "fedavg", *COMMON, "--rounds", str(rounds), "--eval-every", str(rounds)]
 
         def first() -> float:
             shutil.rmtree(cache, ignore_errors=True)
@@ -58,7 +58,7 @@ def measure(repeats: int, only: str = "") -> dict[str, Any]:
         for seeds in SEEDS:
             settings = ["compare", "--methods", "fedavg", "--seeds", str(seeds), *COMMON]
             sides[f"seeds {seeds}"] = lambda settings=settings: command(
-                [*settings, "--rounds", str(rounds), "--evaluate", str(rounds)], cache
+                [*settings, "--rounds", str(rounds), "--eval-every", str(rounds)], cache
             )
         times: dict[str, list[float]] = {name: [] for name in sides if only in name}
         for _ in range(repeats):
