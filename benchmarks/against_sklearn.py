@@ -159,7 +159,8 @@ def render(found: list[Reached]) -> str:
 
 def main(*names: str) -> None:
     warnings.simplefilter("ignore")  # what the data have to say is not about this table
-    known = {one["name"]: Reached(**one) for one in json.loads(STORE.read_text())}
+    stored = json.loads(STORE.read_text()) if STORE.exists() else []
+    known = {one["name"]: Reached(**one) for one in stored}
     with tempfile.TemporaryDirectory() as folder:
         for name in names or [name for name in TABLES if name not in known]:
             known[name] = play(name, Path(folder))
