@@ -5,8 +5,10 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from coterie.comparison.plan import FILE, read_plan
 from coterie.core.errors import BadInput
 from coterie.experiment.config import change_options
 from coterie.lab.arena.arena_page import render_page, write_page
@@ -38,10 +40,10 @@ from coterie.lab.arena.results import (
     RUNS,
     ArenaResults,
     arena_scores_of,
-    check_no_fewer,
     client_points_of,
     collect_results,
     gradients_of,
+    list_stored,
     read_results,
     select_runs,
     write_results,
@@ -291,18 +293,51 @@ def test_nothing_finished_is_said(tmp_path, small):
         collect_results(small[0], tmp_path)
 
 
-def test_stored_results_are_never_replaced_by_fewer(small, tmp_path):
+def test_another_machine_goes_on_from_the_stored_results(small, tmp_path):
+    """A month later: the results are there, the folders of the runs are not."""
     arena, out, *_ = small
-    results, path = collect_results(arena, out), tmp_path / "arena.parquet"
-    check_no_fewer(results, path, out)  # nothing is stored yet
-    write_results(results, path)
-    check_no_fewer(results, path, out)
-    with pytest.raises(BadInput) as caught:
-        check_no_fewer(_without_newcomers(results), path, out)
-    assert f"{out} has 21 runs of 6 cells, fewer than the 28 runs of 8 cells in {path}" in str(
-        caught.value
-    )
-    assert f"`coterie arena --run --out {out}`" in str(caught.value)
+    whole = collect_results(arena, out)
+    part = [row for row in whole.runs.to_pylist() if row["seed"] == 0 and row["method"] != "ditto"]
+    kept = whole._replace(runs=pa.Table.from_pylist(part, RUNS))
+    played = []
+
+    def watch(method, seed, report):
+        played.append((method.split()[0], seed))  # a trial has its options in its name
+
+    wanted = list_cells(arena)
+    list(run_cells(arena, tmp_path, wanted, watch, stored=list_stored(kept)))
+    assert set(played) == {("ditto", 0), *((name, 1) for name in METHODS_HERE)}
+    again = collect_results(arena, tmp_path, kept)
+    timeless = [name for name in RUNS.names if name != "seconds"]
+    assert again.runs.select(timeless).equals(whole.runs.select(timeless))
+    for said in ("trials", "federations", "not_run"):
+        assert again.about[said] == whole.about[said]
+
+
+def test_what_is_stored_is_kept_and_what_ran_again_replaces_it(small, tmp_path):
+    arena, out, *_ = small
+    whole = collect_results(arena, out)
+    old = [row | {"seconds": -1.0} for row in whole.runs.to_pylist()]
+    (tmp_path / "pairs").mkdir()
+    shutil.copytree(out / "pairs" / "seed0", tmp_path / "pairs" / "seed0")
+    merged = collect_results(arena, tmp_path, whole._replace(runs=pa.Table.from_pylist(old, RUNS)))
+    again = {ArenaCell("pairs", 0)}
+    for row in merged.runs.to_pylist():
+        ordinary = not row["drop"] and not row["newcomers"]
+        mine = ArenaCell(row["federation"], row["seed"]) in again and ordinary
+        assert (row["seconds"] >= 0) == mine
+    assert len(merged.runs) == len(whole.runs)
+
+
+def test_a_federation_gives_everybody_the_trials_it_was_begun_with(small, tmp_path):
+    arena, out, *_ = small
+    whole = collect_results(arena, out)
+    part = [row for row in whole.runs.to_pylist() if row["method"] != "ditto"]
+    kept = list_stored(whole._replace(runs=pa.Table.from_pylist(part, RUNS)))
+    assert kept.trials == {"alike": 2, "pairs": 2}
+    cell = ArenaCell("alike", 0)
+    run_cell(arena._replace(trials=5), cell, tmp_path, lambda *_: None, print, kept)
+    assert read_plan(tmp_path / cell.folder / FILE).search.trials == 2
 
 
 def test_an_epoch_of_the_results_is_what_training_for_one_takes(small, tmp_path):

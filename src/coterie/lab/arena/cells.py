@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coterie.comparison.defaults import find_runnable
@@ -60,6 +61,10 @@ class Arena(NamedTuple):
     tune: dict[str, dict[str, Any]]
     unlike: str  # what is not the same for all methods, for the page
 
+    def first_of(self, ground: str) -> ArenaCell:
+        """The cell of a federation that tunes."""
+        return ArenaCell(ground, self.seeds[0])
+
 
 class ArenaCell(NamedTuple):
     """All methods on one federation with one seed."""
@@ -74,6 +79,16 @@ class ArenaCell(NamedTuple):
         """Its place below the folder of all runs."""
         turn = "-drop" if self.drop else "-newcomers" if self.newcomers else ""
         return Path(self.ground) / f"seed{self.seed}{turn}"
+
+
+class StoredRuns(NamedTuple):
+    """Runs that a file of results holds, which need not be run again."""
+
+    chosen: Mapping[ArenaCell, Mapping[str, dict[str, Any]]] = MappingProxyType({})  # by method
+    trials: Mapping[str, int] = MappingProxyType({})  # of each method on a federation
+
+
+NOTHING_STORED = StoredRuns()
 
 
 class CellState(NamedTuple):
@@ -167,9 +182,14 @@ def write_table(name: str, out: Path) -> Path:
 
 
 def run_cell(
-    arena: Arena, cell: ArenaCell, out: Path, watch: Watch, say: Callable[[str], None]
+    arena: Arena,
+    cell: ArenaCell,
+    out: Path,
+    watch: Watch,
+    say: Callable[[str], None],
+    stored: StoredRuns = NOTHING_STORED,
 ) -> None:
-    """Run a cell, or go on with it."""
+    """Run a cell, or go on with it, without the methods that are stored."""
     folder = out / cell.folder
     try:
         if (folder / FILE).exists():
@@ -181,10 +201,10 @@ def run_cell(
             base = replace(base, schedule=base.schedule._replace(dropout_clients=cell.drop))
         if cell.newcomers:
             base = change_options(base, {"dataset.newcomers": cell.newcomers})
-        if cell == ArenaCell(cell.ground, arena.seeds[0]):
-            _tune_and_run(arena, base, cell, folder, watch, say)
+        if cell == arena.first_of(cell.ground):
+            _tune_and_run(arena, base, cell, folder, watch, say, stored)
         else:
-            _run_tuned(arena, base, cell, out, watch, say)
+            _run_tuned(arena, base, cell, out, watch, say, stored)
     except Diverged as stop:  # of every method, whose folders say it
         say(f"{cell.ground}: {stop}")
 
@@ -196,17 +216,20 @@ def _tune_and_run(
     folder: Path,
     watch: Watch,
     say: Callable[[str], None],
+    stored: StoredRuns,
 ) -> None:
     """The first seed: every method that can run here is tuned, then measured."""
-    names = [m for m in arena.methods if m not in arena.grounds[cell.ground].without]
+    ended = {*arena.grounds[cell.ground].without, *stored.chosen.get(cell, {})}
+    names = [method for method in arena.methods if method not in ended]
     own = {name: settings for name, settings in arena.options.items() if name in names}
-    planned = plan_experiments(names, replace(base, seed=cell.seed), own)
+    planned = plan_experiments(names, replace(base, seed=cell.seed), own) if names else {}
     runs = _drop_refused(planned, cell.ground, say)
     grids: Grids = {
         name: search_space_of(arena, one, own.get(name, {})) for name, one in runs.items()
     }
-    limits = SearchLimits(trials=arena.trials, listed=True)
-    compare(runs, [cell.seed], folder, watch, grids, search=limits)
+    limits = SearchLimits(trials=stored.trials.get(cell.ground, arena.trials), listed=True)
+    if runs:
+        compare(runs, [cell.seed], folder, watch, grids, search=limits)
 
 
 def search_space_of(
@@ -226,17 +249,23 @@ def _run_tuned(
     out: Path,
     watch: Watch,
     say: Callable[[str], None],
+    stored: StoredRuns,
 ) -> None:
     """Another seed, clients that do not answer, or newcomers: with the options that the first seed
     chose.
     """
-    first = out / ArenaCell(cell.ground, arena.seeds[0]).folder
-    names = [name for name in run_folders_of(first) if name in arena.methods]
-    own = {name: arena.options.get(name, {}) | best_of(first, name) for name in names}
-    planned = plan_experiments(names, replace(base, seed=cell.seed), own)
+    chosen = options_chosen(arena, cell.ground, out, stored)
+    ended = stored.chosen.get(cell, {})
+    own = {
+        name: arena.options.get(name, {}) | settings
+        for name, settings in chosen.items()
+        if name in arena.methods and name not in ended
+    }
+    planned = plan_experiments(list(own), replace(base, seed=cell.seed), own) if own else {}
     if cell.newcomers:  # fewer clients train, which a method may refuse
         planned = _drop_refused(planned, f"{cell.ground} with newcomers", say)
-    compare(planned, [cell.seed], out / cell.folder, watch)
+    if planned:
+        compare(planned, [cell.seed], out / cell.folder, watch)
 
 
 def _drop_refused(
@@ -255,10 +284,21 @@ def best_of(folder: Path, method: str) -> dict[str, Any]:
     return dict(record.best or {}) if record else {}
 
 
-def is_ready(arena: Arena, cell: ArenaCell, out: Path) -> bool:
+def options_chosen(
+    arena: Arena, ground: str, out: Path, stored: StoredRuns
+) -> dict[str, dict[str, Any]]:
+    """What the first seed chose on a federation for every method that it measured."""
+    first = arena.first_of(ground)
+    folder = out / first.folder
+    here = run_folders_of(folder) if (folder / FILE).exists() else {}
+    return {**stored.chosen.get(first, {}), **{name: best_of(folder, name) for name in here}}
+
+
+def is_ready(arena: Arena, cell: ArenaCell, out: Path, stored: StoredRuns) -> bool:
     """Whether a cell has what it needs: the options that the first seed of its federation chose."""
-    first = ArenaCell(cell.ground, arena.seeds[0])
-    return cell == first or state_of(first, out).finished
+    first = arena.first_of(cell.ground)
+    state = state_of(first, out)
+    return cell == first or state.finished or (not state.wanted and first in stored.chosen)
 
 
 def run_cells(
@@ -267,18 +307,12 @@ def run_cells(
     wanted: Sequence[ArenaCell],
     watch: Watch,
     say: Callable[[str], None] = lambda line: None,
+    stored: StoredRuns = NOTHING_STORED,
 ) -> Iterator[ArenaCell]:
     """Run cells one after another, or go on with them; each is given back once it is over."""
     for cell in wanted:
-        if is_ready(arena, cell, out):
-            run_cell(arena, cell, out, watch, say)
+        if is_ready(arena, cell, out, stored):
+            run_cell(arena, cell, out, watch, say, stored)
             yield cell
         else:
             say(f"{cell.folder} waits for seed {arena.seeds[0]} of {cell.ground}, which tunes")
-
-
-def tuned_options_of(arena: Arena, out: Path, ground: str) -> Mapping[str, dict[str, Any]]:
-    """What was chosen for each method on a federation."""
-    folder = out / ArenaCell(ground, arena.seeds[0]).folder
-    found = {name: best_of(folder, name) for name in arena.methods}
-    return {name: settings for name, settings in found.items() if settings}

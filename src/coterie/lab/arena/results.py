@@ -21,14 +21,16 @@ from coterie.core.files import check_regular_file, move_into_place, read_text, w
 from coterie.lab.arena.cells import (
     Arena,
     ArenaCell,
+    StoredRuns,
     base_of,
-    best_of,
     list_cells,
+    options_chosen,
     run_folders_of,
     state_of,
 )
 from coterie.lab.arena.properties import measure_properties
 from coterie.lab.arena.rules import ArenaScores, Properties
+from coterie.methods.registry import METHODS
 from coterie.results.costs import costs_of
 from coterie.results.folder import read_about, read_status
 from coterie.results.metric_table import curve_of, values_of
@@ -83,45 +85,95 @@ class ArenaResults(NamedTuple):
     about: dict[str, Any]  # version, date, machine, rounds, trials, federations
 
 
-def collect_results(arena: Arena, out: Path) -> ArenaResults:
-    """What the finished runs below a folder say."""
+def collect_results(arena: Arena, out: Path, stored: ArenaResults | None = None) -> ArenaResults:
+    """What the finished runs below a folder say, and what is stored of runs that are not there."""
+    before = list_stored(stored)
     rows: list[dict[str, Any]] = []
     known: dict[str, Any] = {}
-    settled: dict[str, dict[str, int]] = {}
-    trials: set[int] = set()
+    federations: dict[str, dict[str, Any]] = dict(stored.about["federations"]) if stored else {}
     for cell in list_cells(arena):
         ended = _load_ended(out / cell.folder) if state_of(cell, out).finished else []
-        trials |= _find_trials(out / cell.folder) if ended else set()
-        base = _count_gradients(dict(ended).get("fedavg"))
+        if not ended:
+            continue
+        base = _count_gradients(dict(ended).get("fedavg")) or _count_stored(stored, cell)
+        chosen = options_chosen(arena, cell.ground, out, before)
         for method, run in ended:
             known = known or dict(_about_of(run))
-            rows.append(_build_row(arena, cell, method, run, out, base))
-            if cell == ArenaCell(cell.ground, arena.seeds[0]) and method in BASELINES:
-                settled.setdefault(cell.ground, {})[method] = _find_least_loss(run)
+            rows.append(_build_row(cell, method, run, chosen.get(method, {}), arena.budgets, base))
+        federations[cell.ground] = _describe_federation(
+            arena, cell.ground, out, dict(ended), federations.get(cell.ground, {})
+        )
+    rows += _list_rest(stored, rows)
     if not rows:
         raise BadInput(f"no cell of the arena is finished below {out}: `coterie arena --run`")
+    known = known or (dict(stored.about) if stored else {})
     about = known | {
         "rounds": arena.common["schedule.rounds"],
         "steps": arena.common["train.local_steps"],
-        "trials": sorted(trials),
+        "trials": sorted({count for one in federations.values() for count in one["trials"]}),
         "not_run": [name for name in arena.methods if name not in {row["method"] for row in rows}],
         "drop": arena.drop,
         "newcomers": arena.newcomers,
         "budgets": list(arena.budgets),
         "planned": list(arena.grounds),
         "unlike": arena.unlike,
-        "federations": {
-            name: {
-                "says": arena.grounds[name].says,
-                "natural": arena.grounds[name].natural,
-                "differs": arena.grounds[name].differs,
-                "settled": settled.get(name, {}),
-                "properties": load_properties(arena, name, out)._asdict(),
-            }
-            for name in dict.fromkeys(row["federation"] for row in rows)
-        },
+        "federations": {name: federations[name] for name in arena.grounds if name in federations},
     }
+    order = {cell: k for k, cell in enumerate(list_cells(arena))}
+    names = {name: k for k, name in enumerate(METHODS)}
+    rows.sort(key=lambda row: (order.get(_cell_of(row), len(order)), names.get(row["method"], -1)))
     return ArenaResults(pa.Table.from_pylist(rows, RUNS), about)
+
+
+def _describe_federation(
+    arena: Arena, name: str, out: Path, ended: Mapping[str, Run | Path], stored: dict[str, Any]
+) -> dict[str, Any]:
+    """What is known of a federation from its runs, and from those that are stored."""
+    folder = out / arena.first_of(name).folder
+    settled = {
+        method: _find_least_loss(ended[method])
+        for method in BASELINES
+        if method in ended and not stored.get("settled", {}).get(method)
+    }
+    trials = _find_trials(folder) if (folder / FILE).exists() else set()
+    return {
+        "says": arena.grounds[name].says,
+        "natural": arena.grounds[name].natural,
+        "differs": arena.grounds[name].differs,
+        "settled": settled | stored.get("settled", {}),
+        "trials": sorted(trials | set(stored.get("trials", ()))),
+        "properties": stored.get("properties") or load_properties(arena, name, out)._asdict(),
+    }
+
+
+def list_stored(stored: ArenaResults | None) -> StoredRuns:
+    """What a file of results holds, for an arena that goes on from it."""
+    chosen: dict[ArenaCell, dict[str, dict[str, Any]]] = {}
+    for row in stored.runs.to_pylist() if stored else ():
+        chosen.setdefault(_cell_of(row), {})[row["method"]] = json.loads(row["words"])
+    told = stored.about["federations"] if stored else {}
+    return StoredRuns(chosen, {name: max(one["trials"]) for name, one in told.items()})
+
+
+def _cell_of(row: Row) -> ArenaCell:
+    """The cell of a stored run; the file has shares in single precision."""
+    shares = (round(float(row[name]), 6) for name in ("drop", "newcomers"))
+    return ArenaCell(row["federation"], row["seed"], *shares)
+
+
+def _count_stored(stored: ArenaResults | None, cell: ArenaCell) -> int | None:
+    """Gradients of FedAvg's run in a cell; None where it is not stored or diverged."""
+    for row in stored.runs.to_pylist() if stored else ():
+        if row["method"] == "fedavg" and _cell_of(row) == cell:
+            return int(row["gradients"]) or None
+    return None
+
+
+def _list_rest(stored: ArenaResults | None, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The stored runs that others do not replace."""
+    replaced = {(_cell_of(row), row["method"]) for row in rows}
+    found: list[dict[str, Any]] = stored.runs.to_pylist() if stored else []
+    return [row for row in found if (_cell_of(row), row["method"]) not in replaced]
 
 
 def _find_trials(folder: Path) -> set[int]:
@@ -175,9 +227,13 @@ def _count_gradients(run: Run | Path | None) -> int | None:
 
 
 def _build_row(
-    arena: Arena, cell: ArenaCell, method: str, run: Run | Path, out: Path, base: int | None
+    cell: ArenaCell,
+    method: str,
+    run: Run | Path,
+    chosen: Mapping[str, Any],
+    budgets: Sequence[int],
+    base: int | None,
 ) -> dict[str, Any]:
-    first = out / ArenaCell(cell.ground, arena.seeds[0]).folder
     row: dict[str, Any] = {
         "federation": cell.ground,
         "method": method,
@@ -189,7 +245,7 @@ def _build_row(
         "bytes": 0,
         "gradients": 0,
         "seconds": 0.0,
-        "words": json.dumps(best_of(first, method), sort_keys=True),
+        "words": json.dumps(chosen, sort_keys=True),
         **{name: nothing for name, (_, nothing) in (ADDED_COLUMNS | NEWCOMER_COLUMNS).items()},
         "newcomers": cell.newcomers,
     }
@@ -205,7 +261,7 @@ def _build_row(
         "gradients": int(spent.gradients.sum()),
         "seconds": float(spent.seconds.sum()),
         "epoch": (epoch := _count_epoch_steps(run)),
-        "course": _course_of(run, arena.budgets),
+        "course": _course_of(run, budgets),
         "equal": [] if base is None else _values_within(run, base - _tuning_epochs_of(row) * epoch),
         **came,
     }
@@ -265,6 +321,8 @@ def read_results(path: Path) -> ArenaResults:
         for name, (kind, nothing) in (ADDED_COLUMNS | NEWCOMER_COLUMNS).items():
             if name not in table.column_names:
                 table = table.append_column(name, pa.array([nothing] * len(table), kind))
+        for one in about["federations"].values():  # which older files know for all alike
+            one.setdefault("trials", about["trials"])
         return ArenaResults(table.select(RUNS.names).cast(RUNS), about)
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}: `coterie arena --write docs` makes it") from None
@@ -273,34 +331,6 @@ def read_results(path: Path) -> ArenaResults:
             f"{path} holds no results of an arena: remove it, then `coterie arena --write docs` "
             "makes it from runs"
         ) from None
-
-
-class ResultsSize(NamedTuple):
-    """How much results hold."""
-
-    runs: int
-    cells: int  # federations with a seed, with or without lost clients or newcomers
-
-    def __str__(self) -> str:
-        return f"{self.runs:,} runs of {self.cells:,} cells"
-
-
-def size_of(results: ArenaResults) -> ResultsSize:
-    """How many runs and cells there are."""
-    cells = results.runs.group_by(["federation", "seed", "drop", "newcomers"]).aggregate([])
-    return ResultsSize(len(results.runs), len(cells))
-
-
-def check_no_fewer(results: ArenaResults, path: Path, out: Path) -> None:
-    """Refuse to replace a results file by less than it holds."""
-    if not path.exists():
-        return
-    now, stored = size_of(results), size_of(read_results(path))
-    if now.runs < stored.runs or now.cells < stored.cells:
-        raise BadInput(
-            f"{out} has {now}, fewer than the {stored} in {path}: run the rest with `coterie "
-            f"arena --run --out {out}`, or move that file away to write these alone"
-        )
 
 
 class Block(NamedTuple):

@@ -27,8 +27,8 @@ from coterie.lab.arena.guide import (
 from coterie.lab.arena.guide_section import exclude_public
 from coterie.lab.arena.results import (
     ArenaResults,
-    check_no_fewer,
     collect_results,
+    list_stored,
     read_results,
     write_results,
 )
@@ -49,7 +49,8 @@ DEFAULT_OUT = Path("runs") / "arena"
     "--write",
     type=click.Path(path_type=Path),
     help="Folder of docs: write results/arena.parquet from the runs, arena.md with its pictures "
-    "and the table of choose.md; without runs the pages alone, from the results stored there.",
+    "and the table of choose.md. Results stored there are kept: --run goes on from them, and "
+    "without runs the pages alone are written.",
 )
 @click.option(
     "--store", is_flag=True, help="With --write: store the guide that `coterie advise` reads."
@@ -94,8 +95,9 @@ def arena(
         show_times(found, federations, out or DEFAULT_OUT)
         return
     if start:
+        before = list_stored(_find_stored(write))
         with resumable_work(out or DEFAULT_OUT, quiet, len(wanted)) as watch:
-            for _ in run_cells(found, out or DEFAULT_OUT, wanted, watch, print_line):
+            for _ in run_cells(found, out or DEFAULT_OUT, wanted, watch, print_line, before):
                 pass
     if write:
         write_all(found, out, write, store)
@@ -116,22 +118,26 @@ def write_all(found: Arena, out: Path | None, docs: Path, store: bool) -> None:
     """The results, where there are runs, and from them the page with its pictures; the guide too
     where it is to be stored.
     """
-    stored, folder = docs / RESULTS, out or DEFAULT_OUT
-    runs = out is not None or any(state_of(cell, folder).finished for cell in list_cells(found))
-    results = collect_results(found, folder) if runs else _read_stored(stored, folder)
+    stored, folder = _find_stored(docs), out or DEFAULT_OUT
+    runs = any(state_of(cell, folder).finished for cell in list_cells(found))
+    if runs or out:  # a folder that is named must have runs
+        results = collect_results(found, folder, stored if runs else None)
+    elif stored:
+        results = stored
+    else:
+        raise BadInput(
+            f"no cell of the arena is finished below {folder}, and there is no {docs / RESULTS}: "
+            "`coterie arena --run` runs it"
+        )
     guide = guide_of(results)
     if store:
         check_guide(guide)
-    count = f"{len(results.runs):,} runs"
-    if runs:
-        check_no_fewer(results, stored, folder)
+    path, count = docs / RESULTS, f"{len(results.runs):,} runs"
     page = write_page(results, docs)
     if runs:
-        write_results(results, stored)
+        write_results(results, path)
     print_line(
-        f"wrote {page} and {stored} from {count}"
-        if runs
-        else f"wrote {page} from {stored}, {count}"
+        f"wrote {page} and {path} from {count}" if runs else f"wrote {page} from {path}, {count}"
     )
     if store:
         write_guide(guide, GUIDE_FILE)
@@ -140,14 +146,10 @@ def write_all(found: Arena, out: Path | None, docs: Path, store: bool) -> None:
         print_line("`coterie advise` keeps its guide, which has other results; --store replaces it")
 
 
-def _read_stored(path: Path, folder: Path) -> ArenaResults:
-    """The results that are stored, where nothing was run."""
-    if not path.exists():
-        raise BadInput(
-            f"no cell of the arena is finished below {folder}, and there is no {path}: "
-            "`coterie arena --run` runs it"
-        )
-    return read_results(path)
+def _find_stored(docs: Path | None) -> ArenaResults | None:
+    """The results that are stored in a folder of docs, if there are any."""
+    path = docs / RESULTS if docs else None
+    return read_results(path) if path and path.exists() else None
 
 
 def show_cells(found: Arena, out: Path, federations: tuple[str, ...]) -> None:
