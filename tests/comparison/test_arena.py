@@ -40,6 +40,7 @@ from coterie.lab.arena.results import (
     RUNS,
     ArenaResults,
     arena_scores_of,
+    build_block,
     client_points_of,
     collect_results,
     gradients_of,
@@ -338,6 +339,19 @@ def test_a_federation_gives_everybody_the_trials_it_was_begun_with(small, tmp_pa
     cell = ArenaCell("alike", 0)
     run_cell(arena._replace(trials=5), cell, tmp_path, lambda *_: None, print, kept)
     assert read_plan(tmp_path / cell.folder / FILE).search.trials == 2
+
+
+def test_an_easy_seed_is_no_merit_of_the_method_that_ran_with_it_alone():
+    """Seed 1 gives everybody ten points more; c ran with seed 1 only, d diverged there."""
+    points = {("a", 0): 50, ("a", 1): 60, ("b", 0): 40, ("b", 1): 50, ("c", 1): 56, ("d", 0): 70}
+    rows = [
+        {"federation": "f", "method": m, "seed": s, "values": [v]} for (m, s), v in points.items()
+    ]
+    rows.append({"federation": "f", "method": "d", "seed": 1, "values": []})
+    found = build_block(rows, lambda row: row["values"][0])
+    assert found.methods == ("a", "b", "c", "d")
+    np.testing.assert_allclose(found.values, [[55, 45, 51, np.nan]])
+    assert found.ran.all()
 
 
 def test_an_epoch_of_the_results_is_what_training_for_one_takes(small, tmp_path):

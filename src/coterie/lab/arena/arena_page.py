@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isnan
 from pathlib import Path
 
@@ -21,7 +21,13 @@ from coterie.lab.arena.budget_section import (
 )
 from coterie.lab.arena.guide_section import CHOOSE, render_choose_page, render_guide_section
 from coterie.lab.arena.newcomer_section import render_newcomer_section, summarize_newcomers
-from coterie.lab.arena.results import BOUNDS, ArenaResults, arena_scores_of, select_runs
+from coterie.lab.arena.results import (
+    BOUNDS,
+    ArenaResults,
+    Row,
+    arena_scores_of,
+    select_runs,
+)
 from coterie.lab.arena.summary import (
     ArenaSummary,
     compute_points,
@@ -117,6 +123,7 @@ def _about_section(results: ArenaResults) -> str:
     }
     few = sorted({len(found) for found in seeds.values()})
     said = pluralize(few[0], "seed") if len(few) == 1 else f"{few[0]} to {few[-1]} seeds"
+    partly = _list_short_methods(rows, seeds)
     methods = len(set(runs["method"].to_pylist()))
     return (
         f"{len(runs):,} runs: {pluralize(methods, 'method')}, "
@@ -126,7 +133,22 @@ def _about_section(results: ArenaResults) -> str:
         f"first seed. "
         f"Version {about['coterie']}, {about['date'][:10]}, {about['machine']}."
         f"{_describe_length(results)}"
+        + (
+            f" Ran with fewer seeds than their federation's others: {', '.join(partly)}; their "
+            "numbers are moved by what their seeds gave the methods that ran with all."
+            if partly
+            else ""
+        )
     )
+
+
+def _list_short_methods(rows: Sequence[Row], seeds: Mapping[str, Sequence[int]]) -> list[str]:
+    """Methods that ran with fewer seeds than the other methods of a federation."""
+    ran: dict[tuple[str, str], set[int]] = {}
+    for row in rows:
+        ran.setdefault((row["method"], row["federation"]), set()).add(row["seed"])
+    short = (m for (m, f), found in ran.items() if len(found) < len(seeds[f]))
+    return list(dict.fromkeys(short))
 
 
 def _describe_length(results: ArenaResults) -> str:

@@ -343,22 +343,32 @@ class Block(NamedTuple):
 
 
 def build_block(rows: Sequence[Row], value: Callable[[Row], float]) -> Block:
-    """A number of each run averaged over seeds; methods that diverged with any seed have none."""
+    """A number of each run averaged over seeds; methods that diverged with any seed have none.
+
+    Where a method ran with some of a federation's seeds, these are compared with what they gave the
+    methods that ran with all: what makes a seed easy for everybody is nobody's merit.
+    """
     federations = tuple(dict.fromkeys(row["federation"] for row in rows))
     methods = tuple(dict.fromkeys(row["method"] for row in rows))
-    found: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
-        number = value(row) if row["values"] else np.nan
-        found.setdefault((row["federation"], row["method"]), []).append(number)
-    values = [[np.mean(found.get((f, m), [np.nan])) for m in methods] for f in federations]
-    ran = [[(f, m) in found for m in methods] for f in federations]
     shape = len(federations), len(methods)
-    return Block(
-        federations=federations,
-        methods=methods,
-        values=np.array(values, dtype=float).reshape(shape),
-        ran=np.array(ran, dtype=bool).reshape(shape),
-    )
+    values, ran = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+    for f, federation in enumerate(federations):
+        mine = [row for row in rows if row["federation"] == federation]
+        seeds = sorted({row["seed"] for row in mine})
+        each = np.full((len(methods), len(seeds)), np.nan)
+        tried = np.zeros(each.shape, dtype=bool)
+        for row in mine:
+            at = methods.index(row["method"]), seeds.index(row["seed"])
+            each[at], tried[at] = value(row) if row["values"] else np.nan, True
+        whole = np.isfinite(each).all(axis=1)
+        easy = (
+            each[whole].mean(axis=0) - each[whole].mean() if whole.any() else np.zeros(len(seeds))
+        )
+        for m in np.flatnonzero(tried.any(axis=1)):
+            with_these = tried[m]
+            moved = 0.0 if with_these.all() else easy[with_these].mean()
+            values[f, m], ran[f, m] = each[m, with_these].mean() - moved, True
+    return Block(federations, methods, values, ran)
 
 
 def client_points_of(row: Row) -> np.ndarray:
