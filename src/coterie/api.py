@@ -13,7 +13,7 @@ from torch import nn
 
 from coterie.comparison import execute as comparisons
 from coterie.comparison.defaults import DEFAULT_METHODS, find_runnable
-from coterie.comparison.limits import limits_of
+from coterie.comparison.limits import read_limits
 from coterie.comparison.plan import FILE, list_seeds, plan_of
 from coterie.core.errors import BadInput, format_value
 from coterie.core.files import path_exists
@@ -132,7 +132,7 @@ def compare(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     tune: Mapping[str, Mapping[str, Any]] | None = None,
     trials: int | None = None,
-    budget: str | None = None,
+    budget: str | int | None = None,
     report: bool = True,
     references: bool = True,
     plugin: Plugins = None,
@@ -144,9 +144,10 @@ def compare(
 
     `dataset` and `model` are as for `run`; `tune` lists values to try, as in {"ditto": {"lam":
     [0.1, 1]}}: validation data choose. `trials` searches the options of every method with so many
-    trials each, `budget` for so long, as "15m"; methods may then be left out. `report` writes
-    report.html into the folder. `references`: on your own tables, also what scikit-learn reaches
-    alone and pooled. `plugin` and `watch` are as for `run`.
+    trials each, `budget` for so long, as "15m"; methods may then be left out. On your own tables
+    validation data also choose learning rates and networks that are not given, unless `budget` is
+    0. `report` writes report.html into the folder. `references`: on your own tables, also what
+    scikit-learn reaches alone and pooled. `plugin` and `watch` are as for `run`.
     """
     if watch is not None:
         _check_callable(watch, "watch")
@@ -154,8 +155,7 @@ def compare(
     settings, data, models = _extract_objects(settings)
     file = read_user_file(_find_config(config)) if config is not None else {}
     use_named({"options": options or {}, "tune": tune or {}})
-    limits = {"trials": trials, "budget": budget}
-    search = limits_of({option: value for option, value in limits.items() if value is not None})
+    search, choose = read_limits(trials, budget)
     said = (
         _parse_seeds(seeds),
         flatten_options(settings),
@@ -168,7 +168,7 @@ def compare(
         names, _ = find_runnable(
             {n: _set_partition(e, data) for n, e in usual.items()}, data, models
         )
-    plan = plan_of(file, names, *said, search=search)
+    plan = plan_of(file, names, *said, search=search, choose=choose)
     planned = {
         name: _set_partition(experiment, data) for name, experiment in plan.experiments.items()
     }

@@ -12,6 +12,7 @@ from sklearn.linear_model import Ridge
 import coterie
 from coterie.comparison.plan import plan_of
 from coterie.comparison.references import fit_references
+from coterie.comparison.steps import rates_around
 from coterie.experiment.config import Experiment, change_options
 from coterie.running.assembly import assemble, load_federation
 
@@ -45,6 +46,7 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     settings = {"client": "who", "label": "y", "task": "regression"}
     path = write_numbers(folder / "numbers.csv")
+    settings["budget"] = 0  # rate and network as they are
     return coterie.compare(["local", "fedavg"], dataset=path, out=folder / "o", **settings, **FAST)
 
 
@@ -78,7 +80,7 @@ def test_the_linear_model_is_fitted_on_training_rows_and_chosen_on_validation_ro
 
 def test_references_can_be_left_out(tmp_path):
     path = write_numbers(tmp_path / "numbers.csv")
-    settings = {"client": "who", "label": "y", "task": "regression"}
+    settings = {"client": "who", "label": "y", "task": "regression", "budget": 0}
     made = coterie.compare(
         ["local", "fedavg"], dataset=path, out=tmp_path / "o", references=False, **settings, **FAST
     )
@@ -98,25 +100,9 @@ def test_rare_classes_are_not_judged_by_accuracy_unless_asked_for(rows, metric, 
     assert assemble(experiment, federation, clients=[0]).experiment.schedule.metric == ""
 
 
-def test_what_is_automatic_is_chosen_on_validation_rows_for_every_method(tmp_path):
-    path = write_numbers(tmp_path / "numbers.csv")
-    settings = {"client": "who", "label": "y", "task": "regression", "lr": "auto", "model": "auto"}
-    made = coterie.compare(
-        ["local", "fedper"], dataset=path, out=tmp_path / "o", references=False, **settings, **FAST
-    )
-    record = made.folder / "tuning" / "local" / "tuning.json"
-    tried = json.loads(record.read_text(encoding="utf-8"))
-    assert tried["space"] == {"lr": [0.01, 0.03, 0.1], "model": ["mlr", "dnn"]}
-    assert len(tried["tried"]) == 6
-    chosen = made.runs["local"][0].experiment
-    assert chosen.train.lr == tried["best"]["lr"]
-    assert chosen.model["name"] == tried["best"]["model"]
-    assert made.runs["fedper"][0].experiment.model["name"] == "dnn"  # it needs a body and a head
-
-
 def test_what_a_command_says_goes_before_what_a_file_leaves_open():
     file = {"train": {"lr": "auto"}}
-    assert plan_of(file, ["local"]).grids == {"local": {"lr": [0.01, 0.03, 0.1]}}
+    assert plan_of(file, ["local"]).grids == {"local": {"lr": rates_around(0.1)}}
     plan = plan_of(file, ["local"], common={"lr": 0.2})
     assert plan.grids == {}
     assert plan.experiments["local"].train.lr == 0.2

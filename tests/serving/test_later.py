@@ -1,6 +1,7 @@
 """Laws of models that a run gets after training: of clients that came, and of newer rows."""
 
 import hashlib
+import shutil
 
 import numpy as np
 import polars as pl
@@ -9,7 +10,9 @@ import torch
 
 import coterie
 from coterie.analysis.drift import loss_drift, share_drift
+from coterie.core.checkpoint import load_checkpoint
 from coterie.core.errors import BadInput
+from coterie.core.tree import load_tree
 from coterie.results.models import find_free_file, load_model
 from coterie.results.personal_models import Models
 from coterie.serving import updating
@@ -83,6 +86,67 @@ def test_an_update_is_a_new_version_beside_the_old_one(run, tmp_path):
     after = files_of(run.folder)
     assert {k: v for k, v in after.items() if k in before} == before
     assert len(after) == len(before) + 2
+
+
+def params_of(folder, client):
+    return coterie.load(folder, client).state_dict()
+
+
+def test_an_update_goes_on_with_the_state_and_the_rule_of_the_method(tmp_path, monkeypatch):
+    """Ditto's v is pulled to w, as in training: without the pull it is plain training, with it the
+    model stays nearer to w; a second update goes on with the v of the first.
+    """
+    for lam in (0.0, 2.0):
+        place = tmp_path / str(lam)
+        place.mkdir()
+        made = people_run(place, method="ditto", rounds=3, lr=0.3, lam=lam, batch_size=1000)
+        w = load_checkpoint(sorted(made.folder.glob("checkpoint-*"))[-1])["server"].w.params
+        copy = shutil.copytree(made.folder, place / "copy")
+        own = update(made.folder, rows_of(tmp_path, 1), "site-1", force=True)
+        assert own.how == "as ditto does: it trains its v beside the received w"
+        with monkeypatch.context() as patch:
+            patch.setattr(updating, "state_of", lambda run, client: None)
+            plain = update(copy, rows_of(tmp_path, 1), "site-1", force=True)
+        assert plain.how == "plainly: the client took part in no round"
+        one, two = (params_of(folder, "site-1") for folder in (made.folder, copy))
+        if lam == 0:
+            assert all(torch.allclose(one[k], two[k], atol=1e-5) for k in w)
+        else:
+            gaps = [sum(float((x[k] - w[k]).square().sum()) for k in w) for x in (one, two)]
+            assert gaps[0] < 0.8 * gaps[1]
+    again = update(made.folder, rows_of(tmp_path, 1, seed=9), "site-1", force=True)
+    assert (again.version, again.how) == (3, own.how)
+    stored = load_tree(made.folder / "models" / "states", "later-00001")
+    now = params_of(made.folder, "site-1")
+    assert all(torch.equal(stored.params[k], v) for k, v in now.items())
+
+
+def test_an_update_trains_what_is_the_client_s_own_and_leaves_what_all_share(tmp_path):
+    made = people_run(tmp_path, method="fedper", rounds=2, model="dnn", hidden=8)
+    before = params_of(made.folder, "site-1")
+    found = update(made.folder, rows_of(tmp_path, 1), "site-1", force=True)
+    after = params_of(made.folder, "site-1")
+    assert found.how == "as fedper does: it trains its own layers, the common ones held"
+    same = {k.split(".")[0]: torch.equal(v, after[k]) for k, v in before.items()}
+    assert same == {"dense1": True, "head": False}
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("fedavg", "fedavg has no rule for a client by itself"),
+        ("finetune", "finetune makes a client's model anew from what it is sent"),
+    ],
+)
+def test_an_update_says_why_it_trains_plainly(method, why, tmp_path):
+    made = people_run(tmp_path, method=method, rounds=2)
+    before = params_of(made.folder, "site-1")
+    found = update(made.folder, rows_of(tmp_path, 1), "site-1", force=True)
+    assert found.how == f"plainly: {why}"
+    after = params_of(made.folder, "site-1")
+    assert any(not torch.equal(v, after[k]) for k, v in before.items())
+    card = render_markdown(coterie.load(made.folder, "site-1").card)
+    assert why in card
 
 
 def test_scores_of_old_and_new_test_rows_are_those_of_the_models(run, tmp_path):

@@ -61,6 +61,7 @@ def update(run: Path, client: str, data: Path, separator: str, force: bool) -> N
     found = updating.update(run, data, client, separator, force=force)
     print_line(f"{found.client}: {_format_rows(found.rows)}")
     print_line(wrap_text(found.verdict))
+    print_line(wrap_text(f"trained {found.how}"))
     old = f"old test rows: not measured ({found.unmeasured})"
     if found.old_before and found.old_after:
         old = updating.describe_scores(found.old_before, found.old_after, found.old_rows, "old")

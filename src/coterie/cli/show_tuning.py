@@ -16,7 +16,7 @@ from coterie.results.comparison import Comparison
 
 def print_search(plan: ComparisonPlan) -> None:
     """What each method gets, and over what it is searched."""
-    if not plan.search:
+    if not plan.search or plan.search.steps:
         return
     print_line(
         f"search on validation data: {plan.search.describe(len(plan.experiments))} for each method"

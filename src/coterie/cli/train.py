@@ -27,7 +27,7 @@ from coterie.cli.show import resumable_work, show_comparison, show_run
 from coterie.cli.show_tuning import print_search, show_tuning
 from coterie.comparison import execute as comparisons
 from coterie.comparison.defaults import DEFAULT_METHODS, find_runnable
-from coterie.comparison.limits import limits_of
+from coterie.comparison.limits import read_limits
 from coterie.comparison.plan import FILE, ComparisonPlan, plan_of
 from coterie.core.errors import BadInput, format_value
 from coterie.experiment.config import (
@@ -197,7 +197,8 @@ def _refuse_comparison(config: str, method: str) -> None:
     "--budget",
     metavar="TIME",
     help="Search for about so long, as 15m, the final runs included: every method has an equal "
-    "share. With --trials, what comes first ends it.",
+    "share. With --trials, what comes first ends it. 0: on your own tables the learning rate and "
+    "the network are not chosen either.",
 )
 @click.option(
     "--target",
@@ -258,8 +259,7 @@ def compare(
         raise BadInput(f"target = {target:g}: give an accuracy from 0 to 1")
     use_named(common | own)
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
-    limits = {"trials": trials, "budget": budget}
-    search = limits_of({key: value for key, value in limits.items() if value is not None})
+    search, choose = read_limits(trials, budget)
     if seeds:
         say_seeds(seeds)
     said = (parse_seeds(seeds) if seeds else None, common, own, grids)
@@ -270,7 +270,7 @@ def compare(
         print_line(f"methods: {', '.join(names)}")
     elif names == ["all"]:
         names = _select_possible(plan_of(file, list(METHODS), *said, strict=False, search=search))
-    plan = plan_of(file, names, *said, search=search)
+    plan = plan_of(file, names, *said, search=search, choose=choose)
     folder = out or name_run_folder(Path("runs"), "compare")
     print_search(plan)
     with resumable_work(folder, quiet, comparisons.count_runs(plan)) as show:

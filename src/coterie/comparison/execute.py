@@ -9,13 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from coterie.analysis.scores import default_measure_of, find_score
+from coterie.comparison.automatic import decide_trials, settle_steps
 from coterie.comparison.cache import AssemblyCache
 from coterie.comparison.limits import SearchLimits
 from coterie.comparison.plan import FILE, ComparisonPlan, Grids, knob_of, read_plan, write_plan
 from coterie.comparison.references import fit_references, write_references
 from coterie.comparison.search import load_optuna
 from coterie.comparison.trials import FOLDER
-from coterie.comparison.tune import RoundHook, Tuning, build_trial, list_points, tune
+from coterie.comparison.tune import (
+    RoundHook,
+    Tuning,
+    build_trial,
+    list_points,
+    play_first,
+    tune,
+)
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import catch_write_errors
 from coterie.core.option_names import rename_options
@@ -72,9 +80,11 @@ def compare(
     part = _select_methods(plan, only)
     check_trackers(next(iter(part.values())).keep.track)
     prepared = AssemblyCache(data, models)
-    if search:
-        load_optuna()  # its absence is said before any work
-    if search or any("model" in grid for grid in plan.grids.values()):
+    if search and search.steps:
+        plan = settle_steps(plan, prepared)
+    elif search or any("model" in grid for grid in plan.grids.values()):
+        if search:
+            load_optuna()  # its absence is said before any work
         plan = _drop_refused_values(plan, prepared, watch)
     for seed in seeds:
         _check_runs(plan, seed, prepared)
@@ -248,6 +258,16 @@ def _run_all(
         )
         return task._replace(better=find_score(measure).sign, rounds=last, before=sum(earlier))
 
+    if search and search.steps and search.trials is None:
+
+        def first_trial(name: str, limit: float) -> float | None:
+            return play_first(tuning(name, experiments[name]), one, limit)
+
+        plan = decide_trials(plan, search, first_trial)
+        grids, search = plan.grids, plan.search
+        if search is None:
+            shutil.rmtree(folder / FOLDER, ignore_errors=True)
+        write_plan(folder, read_plan(folder / FILE)._replace(grids=grids, search=search))
     tuned = {
         name: tune(tuning(name, experiment), one, _check_plan, whole)
         if grids.get(name)

@@ -20,6 +20,9 @@ class SearchLimits(NamedTuple):
     trials: int | None = None  # of each method
     budget: str | None = None  # of the whole comparison, as "15m": an equal share for each method
     listed: bool = False  # only the options that [tune.METHOD] lists are searched
+    # their values are tried step by step, as `comparison.steps` says; `trials`, if nobody gave
+    # them, follow from `budget` once, and are written down
+    steps: bool = False
 
     @property
     def seconds(self) -> float:
@@ -28,7 +31,8 @@ class SearchLimits(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """As a comparison's folder has it; what is searched stands beside it."""
-        return {**self._replace(listed=True)._asdict()}
+        known = self._replace(listed=True)._asdict()
+        return {option: value for option, value in known.items() if option != "steps" or value}
 
     def describe(self, methods: int) -> str:
         """What each of so many methods gets, in words."""
@@ -59,10 +63,20 @@ def limits_of(settings: Any) -> SearchLimits | None:
         if settings:
             raise BadInput('[search] has no end: give trials = 20 or budget = "15m"')
         return None
-    return SearchLimits(trials, budget, coerce(bool, settings.get("listed", False), "listed"))
+    listed, steps = (coerce(bool, settings.get(key, False), key) for key in ("listed", "steps"))
+    return SearchLimits(trials, budget, listed, steps)
 
 
 LIMIT_NAMES = SearchLimits._fields
+
+
+def read_limits(trials: Any, budget: Any) -> tuple[SearchLimits | None, bool]:
+    """The limits of a command, and whether it leaves the choice of rates and networks to it."""
+    if trials is None and budget is not None and str(budget).strip() == "0":
+        return None, False
+    known = {"trials": trials, "budget": budget}
+    search = limits_of({option: value for option, value in known.items() if value is not None})
+    return search, search is None
 
 
 def seconds_of(text: Any) -> float:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
 
 from coterie.comparison.limits import SearchLimits, limits_of
+from coterie.comparison.steps import DENSE, LINEAR, MOST_TRIALS, USUAL, rates_around
 from coterie.core.errors import BadInput, format_value
 from coterie.core.files import write_text
 from coterie.core.option_names import rename_former, rename_options, rename_tables
 from coterie.core.options import Range, Seed, coerce
+from coterie.data.read.catalog import DATASETS
 from coterie.experiment.build import anchor_paths
 from coterie.experiment.column_roles import with_columns
 from coterie.experiment.config import (
@@ -32,13 +34,18 @@ from coterie.experiment.smaller import ratios_of
 from coterie.experiment.stored import restore_experiment
 from coterie.experiment.toml import to_toml
 from coterie.methods.registry import METHODS
-from coterie.methods.search_space import SearchRange, build_search_space, is_range, parse_range
+from coterie.methods.search_space import (
+    SearchRange,
+    build_search_space,
+    is_range,
+    is_used,
+    parse_range,
+)
 
 # {method: {option: values to try, or a range as "0.01..1"}}
 Grids = Mapping[str, Mapping[str, Sequence[Any]]]
 FILE = "comparison.toml"
-# what is tried of an option that is "auto"
-AUTOMATIC: dict[str, tuple[Any, ...]] = {"lr": (0.01, 0.03, 0.1), "model": ("mlr", "dnn")}
+# options that may be "auto"
 AUTOMATIC_NAMES = {"lr": "lr", "train.lr": "lr", "model": "model", "model.name": "model"}
 MAX_SEEDS = 10_000  # more repetitions than a comparison can have
 MAX_VALUES = 10_000  # values of one option to try
@@ -195,11 +202,14 @@ def plan_of(
     grids: Grids | None = None,
     strict: bool = True,
     search: SearchLimits | None = None,
+    choose: bool = False,
 ) -> ComparisonPlan:
     """The plan that a comparison file's options give, with what was said beside the file.
 
     A file has methods, seeds, the common tables, `[options.METHOD]`, `[tune.METHOD]` and
     `[search]`; the file of a single run serves too. `[smaller]` of a paper's recipe changes no run.
+    choose: rates and networks that nobody gave are chosen step by step where the data are a table
+    of one's own; a file leaves nothing to choose but what it calls "auto".
     """
     tables = dict(settings)
     ratios_of(tables.pop("smaller", {}))
@@ -245,6 +255,10 @@ def plan_of(
     fixed = {AUTOMATIC_NAMES.get(key) for key in given}
     automatic = [*dict.fromkeys(more + [key for key in automatic if key not in fixed])]
     base = with_columns(change_options(change_options(Experiment(method=""), stored), given))
+    choose = choose and not (settings or automatic or grids or search)
+    if choose and base.dataset["name"] not in DATASETS:
+        known = {*fixed, "model" if base.model else None}
+        automatic = [key for key in ("lr", "model") if key not in known]
     own = {
         name: {**options.get(name, {}), **(own or {}).get(name, {})}
         for name in {**options, **(own or {})}
@@ -254,7 +268,10 @@ def plan_of(
         for name in {**tune, **(grids or {})}
     }
     own, grids = _rename_own(own), _rename_own(grids)
-    grids = _add_automatic(chosen, automatic, own, grids)
+    if automatic and not (search or grids):
+        search = USUAL if choose else SearchLimits(MOST_TRIALS, listed=True, steps=True)
+    grids = _add_automatic(chosen, automatic, base, own, grids)
+    search = search if grids or not (search and search.steps) else None
     experiments = plan_experiments(chosen, base, own, grids, strict, search is not None)
     if search and not search.listed:
         grids = {
@@ -276,6 +293,7 @@ def _take_automatic(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
 def _add_automatic(
     methods: Sequence[str],
     automatic: Sequence[str],
+    base: Experiment,
     own: Mapping[str, Mapping[str, Any]],
     grids: Grids,
 ) -> dict[str, dict[str, Any]]:
@@ -283,10 +301,17 @@ def _add_automatic(
     itself.
     """
     found = {name: dict(grid) for name, grid in grids.items()}
+    values = {"lr": rates_around(base.train.lr), "model": [DENSE, LINEAR]}
     for name in methods:
+        mine, builder = own.get(name, {}), METHODS[method_of(name)]
+        fixed = {AUTOMATIC_NAMES.get(key) for key in mine}
+        if set_method_options(replace(base, method=method_of(name)), mine).model != base.model:
+            fixed.add("model")
+        if not is_used(builder, "lr", mine):
+            fixed.add("lr")
         for key in automatic:
-            if key not in own.get(name, {}):
-                found.setdefault(name, {}).setdefault(key, list(AUTOMATIC[key]))
+            if key not in fixed:
+                found.setdefault(name, {}).setdefault(key, values[key])
     return found
 
 

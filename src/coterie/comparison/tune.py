@@ -16,9 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from coterie.comparison.limits import SearchLimits
 from coterie.comparison.plan import FILE, is_integer, knob_of, set_method_options, value_of
 from coterie.comparison.search import Proposal, SearchedOption, propose_trial
+from coterie.comparison.steps import is_clearly_better, propose_step
 from coterie.comparison.trials import (
     Record,
     State,
@@ -32,7 +35,7 @@ from coterie.comparison.trials import (
 )
 from coterie.core.errors import BadInput, CannotWrite, Diverged
 from coterie.experiment.config import Experiment
-from coterie.results.run import Run
+from coterie.results.run import Run, load_run
 from coterie.running.loop import RoundReport
 
 RoundHook = Callable[[RoundReport], None]
@@ -79,10 +82,17 @@ def list_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, choice, strict=True)) for choice in found]
 
 
-def build_trial(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
-    """The experiment of a trial: it sees validation data only, and keeps nothing."""
+def build_trial(
+    experiment: Experiment, settings: Mapping[str, Any], once: bool = False
+) -> Experiment:
+    """The experiment of a trial: it sees validation data only, and keeps nothing.
+
+    once: nobody looks at it on the way, so that its last round alone is measured.
+    """
     tried = set_method_options(experiment, settings)
     schedule = tried.schedule._replace(parts=("validation",))
+    if once:
+        schedule = schedule._replace(eval_every=schedule.rounds)
     keep = tried.keep._replace(models=False, checkpoint=0, track=())
     return replace(tried, schedule=schedule, keep=keep)
 
@@ -103,17 +113,63 @@ def tune(
     check_space(task.folder, record.space, space, FILE)
     for number, trial in enumerate(record.tried, 1):
         for seed in task.seeds:
-            tried = replace(build_trial(task.experiment, trial.options), seed=seed)
+            tried = replace(_build(task, trial.options), seed=seed)
             check(tried, _folder_of(task, number, seed))
     task = task if record.best else whole(task)
     while record.best is None:
         proposal = _propose_next(task, record.tried)
         if proposal is None:
-            record = record._replace(best=select_best(record.tried, task.better).options)
+            record = record._replace(best=_select(task, record.tried).options)
         else:
             record.tried.append(_run_trial(task, record.tried, proposal, one))
         write_record(task.folder, record)
     return set_method_options(task.experiment, record.best)
+
+
+def _build(task: Tuning, settings: Mapping[str, Any]) -> Experiment:
+    """A trial of this tuning."""
+    return build_trial(task.experiment, settings, bool(task.search and task.search.steps))
+
+
+def _select(task: Tuning, tried: Sequence[Trial]) -> Trial:
+    """The best trial; of single steps the first, unless the best is better beyond chance."""
+    best, first = select_best(tried, task.better), tried[0]
+    if not (task.search and task.search.steps) or first.score is None or best is first:
+        return best
+    numbers = (1 + tried.index(best), 1)
+    values = [
+        np.stack(
+            [load_run(_folder_of(task, k, seed)).client_values("validation") for seed in task.seeds]
+        )
+        for k in numbers
+    ]
+    return best if is_clearly_better(*values, task.better) else first
+
+
+def play_first(task: Tuning, one: RunFunction, limit: float) -> float | None:
+    """The processor's seconds of a method's first trial, the options as given, which is played
+    once; None where it takes longer than the limit.
+    """
+    space = {option: knob_of(values, option).text for option, values in task.grid.items()}
+    record = read_record(task.folder) or Record(space, [])
+    if record.tried:
+        return record.tried[0].seconds
+    proposal = _propose_next(task, [])
+    assert proposal is not None
+    for seed in task.seeds:  # a part of an earlier one would take less than all of it
+        shutil.rmtree(_folder_of(task, 1, seed), ignore_errors=True)
+    begin = time.process_time()  # other programs on the machine decide nothing
+
+    def look(seed: int, report: RoundReport) -> None:
+        if time.process_time() - begin > limit:
+            raise TrialStopped("out of time")
+
+    trial = _play_trial(task, 1, proposal.options, one, look)
+    if trial.state == "out of time":
+        return None
+    record.tried.append(trial._replace(seconds=time.process_time() - begin))
+    write_record(task.folder, record)
+    return record.tried[0].seconds
 
 
 def _propose_next(task: Tuning, tried: Sequence[Trial]) -> GridPoint | Proposal | None:
@@ -121,6 +177,11 @@ def _propose_next(task: Tuning, tried: Sequence[Trial]) -> GridPoint | Proposal 
     if task.search is None:
         left = list_points(task.grid)[len(tried) :]
         return GridPoint(left[0]) if left else None
+    if task.search.steps:
+        over = len(tried) >= (task.search.trials or 1)
+        rate = task.experiment.train.lr
+        point = None if over else propose_step(task.grid, rate, tried, task.better)
+        return None if point is None else GridPoint(point)
     repeats = [t.rounds == 0 for t in tried[-MAX_REPEATS:]]
     enough = len(tried) >= (task.search.trials or float("inf"))
     if tried and (
@@ -204,7 +265,7 @@ def _play_trial(
     look: Callable[[int, RoundReport], None] | None = None,
 ) -> Trial:
     """One trial with every seed; one that diverges has no score."""
-    tried = build_trial(task.experiment, settings)
+    tried = _build(task, settings)
     label = f"{task.name} {' '.join(f'{k}={v}' for k, v in settings.items())}"
     scores: list[float | None] = []
     state: State = "finished"

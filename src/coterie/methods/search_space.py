@@ -100,7 +100,7 @@ def build_search_space(
     found = {
         option: knob
         for option, knob in _training_space(train).items()
-        if _is_used(builder, option, options)
+        if is_used(builder, option, options)
     }
     for option, (kind, default) in declared_options(builder).items():
         own = OVERRIDES.get(name, {}).get(option)
@@ -123,7 +123,7 @@ def _training_space(train: Train) -> dict[str, SearchRange]:
     return {"lr": lr, "local_epochs": SearchRange(1, max(5, 2 * train.local_epochs))}
 
 
-def _is_used(builder: Builder, option: str, options: Mapping[str, Any]) -> bool:
+def is_used(builder: Builder, option: str, options: Mapping[str, Any]) -> bool:
     """Whether a method uses an option of `[train]`, with these options."""
     if option in refused_of(builder):
         return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from coterie.comparison.trials import FOLDER, Record, Trial, read_record
 from coterie.core.errors import BadInput
 from coterie.reports.evidence import Evidence
@@ -25,11 +27,17 @@ def build_tuning_tables(evidence: Evidence) -> list[ReportTable]:
     alike = (
         f"Every tuned method had {counts[0]} trial{'s' if counts[0] > 1 else ''}"
         if len(counts) == 1
-        else f"The tuned methods had {counts[0]} to {counts[-1]} trials in equal shares of the time"
+        else f"The tuned methods had {counts[0]} to {counts[-1]} trials{_reason(records.values())}"
         if counts
         else ""
     )
     return [_table(evidence, name, record, alike) for name, record in records.items()]
+
+
+def _reason(records: Iterable[Record]) -> str:
+    """Why methods had different numbers of trials."""
+    timed = all(trial.seconds is not None for record in records for trial in record.tried)
+    return " in equal shares of the time" if timed else ", as many as led to something better"
 
 
 def _read_trials(evidence: Evidence, name: str) -> Record | None:

@@ -20,6 +20,7 @@ from coterie.core.method import (
     Pass,
     Stage,
     Train,
+    Tree,
     keep_server,
     return_nothing,
 )
@@ -48,6 +49,9 @@ class FinishedRun(NamedTuple):
     train: Train
     few: int  # rounds of local work for newcomers
     rounds: int  # that the run's clients had
+    states: Tree = ()  # of its clients, as an engine dumps them, where somebody goes on with one
+    # by which the server knows the newcomer, which is a client of the run with other rows
+    number: int | None = None
 
 
 class ServedNewcomers(NamedTuple):
@@ -157,12 +161,48 @@ def train_newcomers(run: FinishedRun, way: str) -> ServedNewcomers:
     return _train_alone(run, lambda i: starts[run.setup.architecture[i]], rounds)
 
 
-def _apply_rule(run: FinishedRun) -> ServedNewcomers:
-    rule = rule_of(run)
-    methods = [
+def state_of(run: FinishedRun, client: int) -> Tree | None:
+    """A client's state at the end; None where it never took part."""
+    for clients, stacked in run.states:
+        if client in clients:
+            return pick(stacked, list(clients).index(client))
+    return None
+
+
+def resume_client(run: FinishedRun, state: Tree) -> ServedNewcomers:
+    """A client of the run as it was, with the rows of the one newcomer in whose place it is."""
+    engine = _build_engine(run, _rule_methods_of(run))
+    (place,) = run.came
+    mine = run.setup.architecture[place]
+    empty: tuple[list[int], Tree] = ([], ())
+    states = [([place], stack([state])) if a == mine else empty for a in range(len(run.methods))]
+    engine.restore(states, engine.stage)
+    send = _sender_of(run, run.methods[0].round[0].send, run.server, "evaluation")
+    return ServedNewcomers(engine, send, _moment_of(run), run.came)
+
+
+def continue_training(run: FinishedRun, client: ServedNewcomers) -> Tree:
+    """Train a resumed client by the method's rule, and give its new state; no server hears of
+    it.
+    """
+    exchanges = _rule_methods_of(run)[0].round
+    for visit in range(run.few):
+        _run_visit(run, client.engine, exchanges, run.server, visit, False)
+    state = state_of(run._replace(states=client.engine.dump()), run.came[0])
+    assert state is not None
+    return state
+
+
+def _rule_methods_of(run: FinishedRun) -> list[Method]:
+    """The methods with the rounds of a newcomer's rule."""
+    return [
         m._replace(round=m.newcomer.round) if m.newcomer and m.newcomer.round else m
         for m in run.methods
     ]
+
+
+def _apply_rule(run: FinishedRun) -> ServedNewcomers:
+    rule, methods = rule_of(run), _rule_methods_of(run)
     engine = _build_engine(run, methods)
     rounds = {"few": run.few, "all": run.rounds}.get(str(rule.rounds), rule.rounds)
     server = run.server
@@ -210,7 +250,12 @@ def _moment_of(run: FinishedRun, visit: int = 0) -> Moment:
 
 def _sender_of(run: FinishedRun, send: Any, server: Any, *when: object) -> Send:
     seed, place = run.setup.seed, (run.stage, "newcomers", *when)
-    return lambda i: send(server, i, stream(seed, "send", *place, i))
+
+    def sent(i: int) -> Any:
+        known = i if run.number is None else run.number
+        return send(server, known, stream(seed, "send", *place, i))
+
+    return sent
 
 
 def _build_engine(run: FinishedRun, methods: Sequence[Method]) -> LocalEngine:

@@ -19,9 +19,11 @@ from coterie.analysis.intervals import share_interval
 from coterie.analysis.scores import default_measure_of, find_score
 from coterie.core.checkpoint import find_newest_checkpoint
 from coterie.core.errors import BadInput
+from coterie.core.method import Tree
 from coterie.core.model import Model
 from coterie.core.point import Point, pick
 from coterie.core.task import find_task
+from coterie.core.tree import save_tree
 from coterie.data.arrays import as_tensor
 from coterie.data.dataset import Public
 from coterie.data.federation import PARTS, Federation, Newcomers, checksum_of
@@ -54,6 +56,8 @@ from coterie.running.newcomer_training import (
 )
 from coterie.running.progress import lock_folder
 from coterie.serving.labelled_rows import LabelledRows, load_labelled_rows
+
+STATES = "states"  # folder of the states that belong to models which came later
 
 
 class Way(NamedTuple):
@@ -129,7 +133,8 @@ def rebuild_run(
     federation = placeholder_federation(models, rows, client, _load_public(experiment, about))
     assembly = assemble(settings, federation, networks, about.get("architecture"), clients=[])
     loop = _restore_loop(assembly, found.tree)
-    return finished_run_of(loop, with_newcomers(federation), _mean_models(models, loop))
+    run = finished_run_of(loop, with_newcomers(federation), _mean_models(models, loop))
+    return run._replace(states=loop.engine.dump())
 
 
 def _load_public(experiment: Experiment, about: dict[str, Any]) -> Public | None:
@@ -278,9 +283,16 @@ def _save(
 
 
 def save_version(
-    models: Models, run: FinishedRun, model: Model, point: Point, entry: AddedModel
+    models: Models,
+    run: FinishedRun,
+    model: Model,
+    point: Point,
+    entry: AddedModel,
+    state: Tree | None = None,
 ) -> None:
-    """Write a model as one more file of the run, and then its entry."""
+    """Write a model as one more file of the run, the client's state beside it, and then its
+    entry.
+    """
     tensors: dict[str, torch.Tensor] = dict(model.tensors(point))
     if not all(torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point()):
         raise BadInput(
@@ -291,4 +303,8 @@ def save_version(
     with lock_folder(models.folder):
         file = find_free_file(models.folder)
         add_model(models.folder, file, about, tensors)
+        if state is not None:
+            folder = models.folder / MODELS / STATES
+            folder.mkdir(exist_ok=True)
+            save_tree(state, folder, Path(file).stem)
         append_added(models.folder / MODELS, entry._replace(file=file))

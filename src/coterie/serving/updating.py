@@ -13,26 +13,31 @@ import torch
 from coterie.analysis.drift import Drift, loss_drift, share_drift
 from coterie.analysis.scores import find_score
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch
+from coterie.core.method import Batch, Tree
 from coterie.core.model import Model
 from coterie.core.point import Point, pick
 from coterie.core.task import find_task
+from coterie.core.tree import load_tree
 from coterie.data.arrays import as_tensor
 from coterie.data.messages import DataWarning
 from coterie.data.newcomers import with_newcomers
 from coterie.experiment.config import Experiment
-from coterie.results.added_models import AddedModel
+from coterie.results.added_models import AddedModel, read_added, select_newest
 from coterie.results.folder import read_experiment
-from coterie.results.models import Build, load_weights
+from coterie.results.models import MODELS, Build, load_weights
 from coterie.results.personal_models import Card, Models
 from coterie.running.newcomer_training import (
     FinishedRun,
     ServedNewcomers,
+    continue_training,
+    resume_client,
+    state_of,
     train_newcomers,
     with_rows,
 )
 from coterie.serving.labelled_rows import LabelledRows, load_labelled_rows, load_trained_rows
 from coterie.serving.personalizing import (
+    STATES,
     Way,
     card_measurements,
     evaluate_way,
@@ -41,7 +46,8 @@ from coterie.serving.personalizing import (
     save_version,
 )
 
-HOW = "went on training from version {} on {} new rows"
+HOW = "went on training from version {} on {} new rows, {}"
+CLOSE = 1e-5  # how far a model may be from what its client's state and the server give
 
 
 class Updated(NamedTuple):
@@ -49,6 +55,7 @@ class Updated(NamedTuple):
 
     client: str
     version: int  # that was made
+    how: str  # whether the method's own rule trained it, and which that is or why not
     rows: dict[str, int]
     drift: list[Drift]  # of the model before, on all new rows
     verdict: str
@@ -93,9 +100,8 @@ def update(
         )
     drift = drift_of(card, model, start, found)
     verdict = verdict_of(drift)
-    new = _personal_point(
-        train_newcomers(run._replace(starts=_replace_start(run, a, start)), "finetune")
-    )
+    trained = _train_on(models, run, experiment.method, number, start, a)
+    new = trained.model
 
     def compare(rows: LabelledRows, run: FinishedRun) -> tuple[Way, Way]:
         """The model before and the new one on test rows."""
@@ -122,7 +128,7 @@ def update(
         client=name,
         version=version,
         file="",
-        how=HOW.format(card["version"], f"{found.counts['train']:,}"),
+        how=HOW.format(card["version"], f"{found.counts['train']:,}", trained.how),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         architecture=a,
         rows=found.counts,
@@ -130,10 +136,11 @@ def update(
         drift=verdict,
         scale=found.scale,
     )
-    save_version(models, run, model, new, entry)
+    save_version(models, run, model, new, entry, trained.state)
     return Updated(
         client=name,
         version=version,
+        how=trained.how,
         rows=found.counts,
         drift=drift,
         verdict=verdict,
@@ -144,6 +151,62 @@ def update(
         old_rows=len(old.y) if old else 0,
         unmeasured=unmeasured,
     )
+
+
+class _Trained(NamedTuple):
+    """A model that went on with new rows."""
+
+    model: Point
+    state: Tree | None  # the client's, where the method's rule has trained
+    how: str
+
+
+def _train_on(
+    models: Models, run: FinishedRun, method: str, number: int, start: Point, a: int
+) -> _Trained:
+    """Train a client's newest model on: by the method's own rule from the client's own state, the
+    server as it was at the end; plainly where there is no such rule or state.
+    """
+    rule, state = run.methods[a].newcomer, None
+    if rule is None:
+        why = f"{method} has no rule for a client by itself"
+    elif rule.rounds not in ("few", "all"):
+        why = f"{method} makes a client's model anew from what it is sent"
+    else:
+        state, why = _load_state(models, run, number)
+    if state is not None:
+        mine = run._replace(number=number)
+        client = resume_client(mine, state)
+        if _is_close(_personal_point(client), start):
+            state = continue_training(mine, client)
+            new = _personal_point(client)
+            if rule and not _is_close(new, start):
+                return _Trained(new, state, f"as {method} does: it {rule.rule}")
+        why = f"{method}'s rule leaves a client's model as it is"
+    plain = train_newcomers(run._replace(starts=_replace_start(run, a, start)), "finetune")
+    return _Trained(_personal_point(plain), None, f"plainly: {why}")
+
+
+def _load_state(models: Models, run: FinishedRun, number: int) -> tuple[Tree | None, str]:
+    """The state that belongs to a client's newest model, or why there is none."""
+    if number >= len(models.about["clients"]):
+        return None, "the client came after training"
+    newest = select_newest(read_added(models.folder / MODELS)).get(models.names[number])
+    if newest is None:
+        return state_of(run, number), "the client took part in no round"
+    stem = Path(newest.file).stem
+    folder = models.folder / MODELS / STATES
+    if not (folder / f"{stem}.json").exists():
+        return None, f"version {newest.version} was trained plainly"
+    return load_tree(folder, stem), ""
+
+
+def _is_close(a: Point, b: Point) -> bool:
+    """Whether two models are the same up to rounding."""
+    if a.params.keys() != b.params.keys():
+        return False
+    pairs = [(v, b.params[k]) for k, v in a.params.items()]
+    return all(v.shape == w.shape and torch.allclose(v, w, CLOSE, CLOSE) for v, w in pairs)
 
 
 def _load_old_test_rows(
