@@ -301,7 +301,10 @@ def _add_automatic(
     itself.
     """
     found = {name: dict(grid) for name, grid in grids.items()}
-    values = {"lr": rates_around(base.train.lr), "model": [DENSE, LINEAR]}
+    values: dict[str, Sequence[Any]] = {
+        "lr": rates_around(base.train.lr),
+        "model": [DENSE, LINEAR],
+    }
     for name in methods:
         mine, builder = own.get(name, {}), METHODS[method_of(name)]
         fixed = {AUTOMATIC_NAMES.get(key) for key in mine}

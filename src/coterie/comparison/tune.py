@@ -136,14 +136,13 @@ def _select(task: Tuning, tried: Sequence[Trial]) -> Trial:
     best, first = select_best(tried, task.better), tried[0]
     if not (task.search and task.search.steps) or first.score is None or best is first:
         return best
-    numbers = (1 + tried.index(best), 1)
-    values = [
-        np.stack(
-            [load_run(_folder_of(task, k, seed)).client_values("validation") for seed in task.seeds]
-        )
-        for k in numbers
-    ]
-    return best if is_clearly_better(*values, task.better) else first
+
+    def values_of(number: int) -> np.ndarray:
+        runs = [load_run(_folder_of(task, number, seed)) for seed in task.seeds]
+        return np.stack([run.client_values("validation") for run in runs])
+
+    found, given = values_of(1 + tried.index(best)), values_of(1)
+    return best if is_clearly_better(found, given, task.better) else first
 
 
 def play_first(task: Tuning, one: RunFunction, limit: float) -> float | None:
