@@ -39,7 +39,7 @@ from coterie.deploy.replay import read_exchanges
 
 NAMES = ("north", "south", "east", "west")  # not in the order of their files
 DEADLINE = 25.0
-ROUNDS = 2_000
+ROUNDS = 300
 IMPORTS = 4.0  # seconds that four new processes take on a quiet machine of two cores
 HALF_OPEN, LARGE = 491, 199_000_000  # connections that say nothing; bytes of a body without a key
 

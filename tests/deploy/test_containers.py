@@ -81,8 +81,10 @@ def test_torch_comes_alone_and_first_and_no_index_is_named():
 def test_compose_runs_the_images_with_options_that_exist():
     services = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]
     entries = read_entries()
-    assert services["server"]["ports"] == [f"{GATE}:{GATE}", f"127.0.0.1:{METRICS}:{METRICS}"]
-    assert f":{METRICS}/health" in services["server"]["healthcheck"]["test"][-1]
+    assert services["server"]["ports"] == [
+        f"${{COTERIE_GATE:-{GATE}}}:{GATE}",
+        f"127.0.0.1:${{COTERIE_METRICS:-{METRICS}}}:{METRICS}",
+    ]
     assert services["server"]["restart"] == "on-failure"
     for name, service in services.items():
         entry = entries[service["image"].removeprefix("coterie-")]
@@ -90,9 +92,9 @@ def test_compose_runs_the_images_with_options_that_exist():
         inside = [volume.removesuffix(":ro").rpartition(":")[2] for volume in service["volumes"]]
         assert "/data" in inside
         if name != "server":
-            assert f"/data/{ALIVE}" in service["healthcheck"]["test"][-1]
             assert service["command"] == ["--data", inside[1]]
             assert "ports" not in service
+        assert "healthcheck" not in service  # that of the image: podman-compose spoils a second one
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
 
