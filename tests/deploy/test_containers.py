@@ -116,6 +116,16 @@ def test_pods_are_locked_down_and_start_the_images(name):
         assert {mount["name"] for mount in one["volumeMounts"]} <= volumes
 
 
+def test_the_manifest_fits_the_schemas_of_kubernetes():
+    schemas = pytest.importorskip("kubernetes_validate")
+    found = read_manifest()
+    for one in found.values():
+        schemas.validate(one, schemas.latest_version(), strict=True)
+    found["Job"]["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
+    with pytest.raises(schemas.ValidationError, match="livenesProbe"):
+        schemas.validate(found["Job"], schemas.latest_version(), strict=True)
+
+
 def test_the_service_and_the_probes_ask_for_ports_that_the_server_opens():
     pod = read_pods()["server"]["containers"][0]
     ports = {port["name"]: port["containerPort"] for port in pod["ports"]}
