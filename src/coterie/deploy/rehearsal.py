@@ -21,8 +21,8 @@ from coterie.deploy.config_files import read_server, read_site, resolve_path
 from coterie.deploy.current_model import MODEL
 from coterie.deploy.processes import Child, find_program
 from coterie.deploy.replay import gather_sites, largest_difference, replay
-from coterie.results.folder import read_about
 from coterie.deploy.site_rows import attach_public, read_public
+from coterie.results.folder import read_about
 
 Hear = Callable[[str, str], None]  # who, what
 
