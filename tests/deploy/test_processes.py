@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 from flwr.proto.node_pb2 import Node
@@ -44,8 +45,16 @@ def test_a_process_that_is_stuck_in_a_call_ends_within_seconds():
 def test_a_site_waits_for_no_name_server_when_it_leaves(tmp_path, monkeypatch):
     client = FleetClient(tmp_path, f"localhost:{find_free_port()}", insecure=True)
     client._node = Node(node_id=1)
-    over = time.monotonic() + 60
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: time.sleep(over - time.monotonic()))
+    over = threading.Event()
+
+    def look_up(*given, **named):
+        over.wait(60)
+        raise socket.gaierror("no name server answers")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     begin = time.monotonic()
     client.leave()
     assert time.monotonic() - begin < 5 * LEAVE_SECONDS
+    over.set()
+    for thread in [t for t in threading.enumerate() if t.name == "goodbye"]:
+        thread.join()
