@@ -6,11 +6,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
-driver=${DRIVER:-vfs}
 base=localhost/coterie-base:bookworm
-build() { buildah --storage-driver "$driver" "$@"; }
+build() { buildah ${DRIVER:+--storage-driver "$DRIVER"} "$@"; } # overlay where the kernel has it; vfs copies all, and takes many times as long
 
-if ! ls dist/coterie-*.whl >/dev/null 2>&1; then "$python" -m build --quiet --wheel --outdir dist; fi
+rm -f dist/coterie-*.whl # of an older state
+"$python" -m build --quiet --wheel --outdir dist
 # pip takes torch's build for CPUs where its settings (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL) know one
 "$python" -m pip download --quiet --only-binary :all: -c constraints.txt -d dist torch "$(ls dist/coterie-*.whl)[federation]"
 

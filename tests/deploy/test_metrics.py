@@ -1,6 +1,7 @@
 """What a server tells of itself: numbers, health and logs that do not grow for ever."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
 
@@ -8,7 +9,7 @@ import pytest
 
 from coterie.core.errors import BadInput
 from coterie.deploy.logs import LogLimiter, RotatingLog, sanitize
-from coterie.deploy.metrics import Metric, MetricsServer, collect_run_metrics
+from coterie.deploy.metrics import MAX_CONNECTIONS, Metric, MetricsServer, collect_run_metrics
 from coterie.deploy.replay import append_line
 
 
@@ -89,3 +90,21 @@ def test_refusals_are_rationed_and_the_rest_is_counted():
         ration(f"line {number % 5}")
     assert said == ["line 0", "line 1", "line 2"]
     assert ration.count == 10
+
+
+def test_connections_that_say_nothing_take_no_more_files_and_keep_nobody_out(service):
+    address, _, _, metrics = service
+    many = [socket.create_connection(("127.0.0.1", metrics.port)) for _ in range(90)]
+    try:
+        assert get(f"{address}/health")[0] == 200
+        ended = 0
+        for one in many:
+            one.settimeout(0.05)
+            try:
+                ended += one.recv(1) == b""
+            except TimeoutError:
+                continue
+        assert ended > len(many) - MAX_CONNECTIONS
+    finally:
+        for one in many:
+            one.close()

@@ -59,6 +59,7 @@ from coterie.experiment.config import Experiment, change_options, read_experimen
 from coterie.experiment.recipes import find_config
 from coterie.experiment.toml import to_toml
 from coterie.reports.report import write_report
+from coterie.results.folder import read_about
 from coterie.results.run import load_run
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -479,25 +480,31 @@ def remove(folder: Path, name: str) -> None:
 @click.option(
     "--data", type=FOLDER, required=True, help="A folder with NAME.csv, or another table, per site."
 )
-def replay(folder: Path, data: Path) -> None:
+@click.option(
+    "--run",
+    "name",
+    default=RUN,
+    show_default=True,
+    help="Which run of FOLDER/server, as in runs/001-night.",
+)
+def replay(folder: Path, data: Path, name: str) -> None:
     """Play the run of FOLDER/server again with the local engine, from the journal of who answered
     when and from copies of all sites' rows; compare FOLDER/sites/NAME/model.safetensors.
 
     For a trial with rows that may be in one place: it proves that sites and a simulation agree.
     """
-    server, run = _load_server(folder), folder / "server" / RUN
-    away = [
-        p
-        for p in _import_part("rehearsal").Rehearsal(folder, data).models().values()
-        if not p.exists()
-    ]
+    _load_server(folder)
+    run = folder / "server" / name
+    exchanges = len(_import_part("replay").read_exchanges(run))
+    sites = len(read_about(run)["clients"])
+    rehearsal = _import_part("rehearsal").Rehearsal(folder, data)
+    away = [p for p in rehearsal.models(sites).values() if not p.exists()]
     if away:
         raise BadInput(f"{away[0]} is missing: copy it from its site, or let the run end first")
-    largest = _import_part("rehearsal").Rehearsal(folder, data).difference(run)
-    exchanges = len(_import_part("replay").read_exchanges(run))
+    largest = rehearsal.difference(run)
     print_line(
-        f"{exchanges} exchanges played again: parameters of {len(server.names)} sites differ by at "
-        f"most {largest}"
+        f"{exchanges} exchanges played again: parameters of {sites} sites differ by at most "
+        f"{largest}"
     )
 
 

@@ -48,7 +48,7 @@ from coterie.deploy.logs import sanitize
 
 CALL_SECONDS = 60.0  # seconds for an answer of the server, which holds a question open for 10
 BEAT_SECONDS = 15.0  # seconds between two signs of life while the site works
-LEAVE_SECONDS = 1.0  # seconds for the last word of a site that is stopped
+LEAVE_SECONDS = 2.0  # seconds for the last word of a site that is stopped
 NOT_TAKEN = (400, 403, 410, 413)  # what the server says to a reply that is of no use to it
 ALIVE = "alive"  # in the folder of a site: touched whenever the server has answered
 PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
@@ -179,13 +179,18 @@ class FleetClient:
     def leave(self) -> None:
         """Say goodbye, if the server listens, and close."""
         self._over.set()
-        if self._node is not None:
-            gone = fleet.DeactivateNodeRequest(node_id=self._node.node_id)
-            with suppress(httpx.HTTPError):  # else the server misses it soon
-                self._call(
-                    "deactivate-node", gone, fleet.DeactivateNodeResponse, timeout=LEAVE_SECONDS
-                )
-        self._http.close()
+        last = threading.Thread(target=self._say_goodbye, name="goodbye", daemon=True)
+        last.start()
+        last.join(LEAVE_SECONDS)  # the time limit of a request does not hold for looking up a name
+        if not last.is_alive():
+            self._http.close()
+
+    def _say_goodbye(self) -> None:
+        if self._node is None:
+            return
+        gone = fleet.DeactivateNodeRequest(node_id=self._node.node_id)
+        with suppress(httpx.HTTPError):  # else the server misses it soon
+            self._call("deactivate-node", gone, fleet.DeactivateNodeResponse, timeout=LEAVE_SECONDS)
 
 
 def _read_key(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:

@@ -7,8 +7,10 @@ in the text format of Prometheus; those of the run are read from its folder at e
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ from coterie.core.errors import BadInput
 from coterie.deploy.replay import JOURNAL, read_exchanges
 from coterie.running.progress import read_lines
 
+MAX_CONNECTIONS = 32  # connections at once
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -65,17 +68,41 @@ def render_metrics(numbers: list[Metric]) -> str:
     )
 
 
+class _SmallServer(ThreadingHTTPServer):
+    """Has so many connections at once, and ends the oldest for one more: each is a file of this
+    process, which the gate and the run need too.
+    """
+
+    daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._lock, self._connected = threading.Lock(), list[Any]()  # oldest first
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock, suppress(OSError):
+            self._connected.append(request)
+            if len(self._connected) > MAX_CONNECTIONS:
+                self._connected.pop(0).shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock, suppress(ValueError):
+            self._connected.remove(request)
+        super().shutdown_request(request)
+
+
 class MetricsServer:
     """A running service of health and numbers."""
 
     def __init__(self, host: str, port: int, look: HealthCheck) -> None:
         try:
-            self._server = ThreadingHTTPServer((host, port), _build_handler(look))
+            self._server = _SmallServer((host, port), _build_handler(look))
         except OSError as problem:
             raise BadInput(
                 f"--metrics-port {port} on {host} cannot be used: {problem.strerror}"
             ) from None
-        self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 

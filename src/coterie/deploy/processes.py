@@ -23,6 +23,7 @@ from coterie.deploy.logs import RotatingLog
 
 HERE = "127.0.0.1"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+STUCK_SECONDS = 5.0  # seconds for a call that does not hear signals, once there was one
 PARENT_DIES = 1  # PR_SET_PDEATHSIG
 LogLine = Callable[[str], None]
 
@@ -135,20 +136,43 @@ def end_by_signal(number: int) -> None:
     sys.stderr.flush()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+    os._exit(128 + number)  # the first process of a container is not ended by a signal of its own
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM and SIGINT raise Stopped, once; a second one waits until the children are gone."""
+    """SIGTERM and SIGINT raise Stopped, once; a second one waits until the children are gone.
+
+    Python hears of a signal when the call it is in returns, and looking up a name may take a
+    minute. Where that lasts longer than STUCK_SECONDS the process ends as if killed, which loses
+    nothing.
+    """
+    heard = threading.Event()
 
     def stop(number: int, frame: object) -> None:
+        heard.set()
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 
+    def watch() -> None:
+        while got := ours.recv(1):
+            if got[0] in before and not heard.wait(STUCK_SECONDS):
+                os._exit(128 + got[0])
+
+    ours, of_signals = socket.socketpair()
+    of_signals.setblocking(False)
+    wakeup = signal.set_wakeup_fd(of_signals.fileno(), warn_on_full_buffer=False)
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    watcher = threading.Thread(target=watch, name="signals", daemon=True)
+    watcher.start()
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        heard.set()
+        of_signals.close()
+        watcher.join()
+        ours.close()

@@ -22,6 +22,7 @@ from coterie.deploy.current_model import MODEL
 from coterie.deploy.processes import Child, find_program
 from coterie.deploy.replay import gather_sites, largest_difference, replay
 from coterie.deploy.site_rows import attach_public, read_public
+from coterie.results.folder import read_about
 
 Hear = Callable[[str, str], None]  # who, what
 
@@ -106,14 +107,15 @@ class Rehearsal:
                 )
             time.sleep(0.05)
 
-    def models(self) -> dict[int, Path]:
-        """The model file of every site, by its number."""
-        names = read_server(self.folder / "server").names
+    def models(self, sites: int | None = None) -> dict[int, Path]:
+        """The model file of every site, or of so many, by its number."""
+        names = read_server(self.folder / "server").names[:sites]
         return {i: self.folder / "sites" / name / MODEL for i, name in enumerate(names)}
 
-    def simulate(self) -> Federation:
-        """The same rows as a federation on this machine."""
+    def simulate(self, sites: int | None = None) -> Federation:
+        """The same rows, of all sites or the first so many, as a federation on this machine."""
         server = read_server(self.folder / "server")
+        server = server._replace(sites=server.sites._replace(names=server.names[:sites]))
         data = server.data
         home = read_site(self.folder / "sites" / server.names[0]).site
         federation = gather_sites(self.files, server, home.label, home.features)
@@ -125,7 +127,8 @@ class Rehearsal:
         """The run played again by the local engine: the largest difference of any parameter of any
         site's model.
         """
-        return largest_difference(replay(run, self.simulate()), self.models())
+        sites = len(read_about(run)["clients"])  # who was added since has no part in it
+        return largest_difference(replay(run, self.simulate(sites)), self.models(sites))
 
 
 def list_descendants(pid: int) -> list[int]:
