@@ -358,9 +358,7 @@ class LocalEngine(Engine):
         order = np.argsort(np.argsort([i not in store for i in chunk], kind="stable"))
         return pick(mixed, torch.as_tensor(order))
 
-    def _prepare(
-        self, exchange: Exchange, states: Tree, pairs: list[tuple[int, Tree]]
-    ) -> Tree:
+    def _prepare(self, exchange: Exchange, states: Tree, pairs: list[tuple[int, Tree]]) -> Tree:
         """The states of clients as an exchange prepares them one by one; what it leaves as it is
         stays stacked.
         """
@@ -378,7 +376,8 @@ class LocalEngine(Engine):
         columns = list(zip(*(made for made, _ in after), strict=True))
         kept = dict(enumerate(zip(*rows, strict=True))) if new_spec == spec else {}
         found = [
-            leaves[k] if all(map(operator.is_, column, kept.get(k, ()))) and k in kept
+            leaves[k]
+            if all(map(operator.is_, column, kept.get(k, ()))) and k in kept
             else torch.stack([to_tensors(one) for one in column])
             for k, column in enumerate(columns)
         ]

@@ -72,7 +72,11 @@ class StateStore:
             self.changed.update(clients)
         if self._covers(clients) and all(map(_is_alike, leaves, self.leaves)):
             own = own and all(map(_fills_memory, leaves))
-            self.leaves = leaves if own else [leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves]
+            self.leaves = (
+                leaves
+                if own
+                else [leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves]
+            )
             self.lent = own
             return
         if self.lent:
