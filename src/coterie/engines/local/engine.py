@@ -225,7 +225,8 @@ class LocalEngine(Engine):
         for chunk in split_chunks(clients, compute_cached_width(self.models[a].size)):
             payloads = _collect_payloads(send, chunk)
             states, spec = pytree.tree_flatten(self._gather(a, chunk, payloads, exchange))
-            for i, payload, *mine in zip(chunk, payloads, *(leaf.unbind() for leaf in states)):
+            rows = zip(*(leaf.unbind() for leaf in states), strict=True)
+            for i, payload, mine in zip(chunk, payloads, rows, strict=True):
                 state = pytree.tree_unflatten(mine, spec)
                 counts[i] = int(exchange.steps(state, payload, self.feed.training_rows(i)))
         return counts
