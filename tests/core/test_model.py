@@ -438,3 +438,37 @@ def test_outputs_are_counted_where_the_last_parameter_does_not_tell():
     model.check((6,), torch.int64)
     assert model.outputs == TOKENS
     assert np.isfinite(model.size)
+
+
+class Gated(nn.Module):
+    """It branches on what it computes, and has a layer that nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn, self.idle, self.norm = nn.Conv2d(1, 3, 2), nn.Linear(2, 2), nn.BatchNorm2d(3)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.norm(self.turn(x)).tanh()
+        return self.head((z * 2 if z.sum() > -1e9 else z).flatten(1))
+
+
+def test_plain_autograd_gives_the_gradient_and_the_buffers_of_torch_func():
+    with float64():
+        model = Model(Gated, input_shape=(1, 2, 3))
+        point = model.start(0)
+        batch = Batch(
+            x=torch.randn(4, 1, 2, 3),
+            y=torch.tensor([0, 1, 2, 1]),
+            mask=torch.tensor([1.0, 1, 1, 0]),
+            place=torch.arange(4),
+            key=torch.tensor(1),
+        )
+        with torch.no_grad():
+            found, loss = model.grad_and_loss(point, batch)
+        assert not any(one.requires_grad for one in pytree.tree_leaves((found, loss)))
+        wanted, value = model.grad_and_loss(point, batch)  # where autograd is on, torch.func
+        assert_same(found.params, wanted.params, 1e-12)
+        assert_same(found.fresh, wanted.fresh, 1e-12)
+        torch.testing.assert_close(loss, value)
+        assert not found.params["idle.weight"].any()

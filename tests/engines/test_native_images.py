@@ -50,6 +50,9 @@ def check(forward, *leaves):
         ((2, 6, 7, 7), (9, 2, 3, 3), {"groups": 3, "padding": 1}),
         ((2, 5, 6, 6), (5, 1, 3, 3), {"groups": 5, "stride": 2, "padding": 1}),
         ((2, 9, 4, 80), (2, 9, 2, 7), {"padding": (0, 3)}),
+        ((2, 3, 5, 6), (4, 3, 1, 1), {"padding": 1}),  # kernels that read nothing but the border
+        ((6, 8, 4, 4), (5, 8, 3, 3), {"padding": 1}),  # several images fill a tile
+        ((3, 6, 3, 140), (4, 6, 2, 3), {}),  # rows longer than two tiles
     ],
 )
 def test_a_convolution_and_its_slopes_are_torchs(x, w, words, dtype):
@@ -126,7 +129,6 @@ def test_not_a_number_is_the_largest_of_its_window():
         nn.Conv2d(4, 4, 3, stride=(1, 2)),
         nn.Conv2d(4, 4, 13, padding=6),
         nn.ConvTranspose2d(4, 4, 3),
-        nn.Conv2d(4, 4, 1, padding=1),
         nn.MaxPool2d(2, dilation=2),
         nn.AvgPool2d(2, divisor_override=3),
     ],

@@ -54,6 +54,8 @@ LAYERS = {
     "means beyond the edge": lambda x: F.avg_pool2d(x.reshape(IMAGES), 3, 2, ceil_mode=True),
     "overlapping largest": lambda x: F.max_pool2d(x.reshape(IMAGES), 3, 1),
     "largest with a border": lambda x: F.max_pool2d(x.reshape(IMAGES), 3, 2, padding=1),
+    "padded": lambda x: F.pad(x.reshape(IMAGES), (1, 2, 0, 1), value=0.5).square(),
+    "cut": lambda x: F.pad(x, (-1, 2, 3, -2)).square(),
     "adaptive means": lambda x: F.adaptive_avg_pool2d(x.reshape(IMAGES), (2, 3)),
 }
 

@@ -17,7 +17,7 @@ from coterie.engines.local.native import compiler
 from coterie.engines.settings import ExecutionSettings
 from coterie.methods.registry import METHODS
 from coterie.networks.registry import build_network
-from helpers.federations import float64, personal, play, tiny
+from helpers.federations import assert_same, float64, personal, play, tiny
 
 COMPILED = ExecutionSettings("vectorized", 16, "yes")
 SHAPES = {"DNN": (6,), "CNN": (1, 4, 4), "LSTM": (3, 2)}  # of a row
@@ -100,3 +100,15 @@ def test_machine_code_is_what_torch_computes_on_every_network(name, kind, differ
         found = personal(native)
     differences[name, kind] = max(float((plain[i] - found[i]).abs().max()) for i in plain)
     assert differences[name, kind] <= LARGEST
+
+
+@pytest.mark.parametrize("method", ["fedavg", "pfml"])
+def test_one_logit_for_two_classes_has_machine_code(method):
+    """PFML pads it to two."""
+    with float64():
+        federation = tiny(clients=3)
+        federation = federation._replace(y=federation.y % 2, classes=2)
+        model = Model(lambda: build_network("logistic", (6,), 2), task="binary", input_shape=(6,))
+        found = play(method, federation, [model], settings=COMPILED)
+        wanted = play(method, federation, [model])
+        assert_same(personal(found), personal(wanted))

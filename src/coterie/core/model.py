@@ -12,7 +12,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C._functorch import maybe_current_level as current_functorch_level
 from torch.func import functional_call, grad, grad_and_value
+from torch.utils._python_dispatch import _get_current_dispatch_mode as current_dispatch_mode
 
 from coterie.core.dense_gradient import OUTPUT_GRADIENTS, find_dense_layers, forward_backward
 from coterie.core.device import CPU, avoid_broken_amx, to_default_device, use_device
@@ -372,7 +374,10 @@ class Model:
             logits, fresh = self.forward(Point(params, point.buffers), batch)
             return objective(logits, batch), fresh
 
-        gradient, (loss_value, fresh) = grad_and_value(value, has_aux=True)(point.params)
+        if _is_plain():
+            gradient, loss_value, fresh = _differentiate(value, point.params)
+        else:
+            gradient, (loss_value, fresh) = grad_and_value(value, has_aux=True)(point.params)
         g = Vector(gradient, {k: b.detach() for k, b in fresh.items()})
         return self.limit(g, loss_value), loss_value
 
@@ -491,6 +496,26 @@ class Model:
                 "has an autograd.Function that torch.func cannot differentiate: give it "
                 "setup_context or plain operations, or choose another network"
             ) from None
+
+
+def _is_plain() -> bool:
+    """Whether tensors are what they seem: nobody stacks, differentiates or writes down what is
+    computed, so that torch's own autograd may do it, in less time than torch.func.
+    """
+    alone = current_functorch_level() is None and current_dispatch_mode() is None
+    return alone and not torch.is_grad_enabled()
+
+
+def _differentiate(
+    value: Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]],
+    params: dict[str, Tensor],
+) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+    """The gradient of a function, its value and what else it gives."""
+    with torch.enable_grad():
+        held = {k: p.detach().requires_grad_() for k, p in params.items()}
+        found, more = value(held)
+        parts = torch.autograd.grad(found, [*held.values()], materialize_grads=True)
+    return dict(zip(held, parts, strict=True)), found.detach(), more
 
 
 class Descent(NamedTuple):

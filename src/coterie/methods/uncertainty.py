@@ -115,6 +115,5 @@ def update_moments(t: Tensor, mean: Vector, var: Tensor, x: Vector) -> tuple[Vec
     """Mean and variance of t vectors from those of the first t - 1 and the t-th (19); the variance
     is summed over coordinates.
     """
-    new = mean + (x - mean) * (1 / t)
-    kept = (t - 1) / t
-    return new, kept * var + kept * (new - mean).squared() + (x - new).squared() / t
+    apart, kept = x - mean, (t - 1) / t
+    return mean + apart * (1 / t), kept * (var + apart.squared() / t)

@@ -164,7 +164,8 @@ class Batches:
         batch = Batch(x.reshape(*rows.shape, *self.x.shape[1:]), *small)
         if self.pace is not None:
             batch = batch._replace(pace=self.pace[:width, s] if self.stacked else self.pace[0, s])
-        return batch if self.stacked else to_channels_last(batch)
+        images = max(batch.x.dim(), batch.y.dim()) >= 4
+        return to_channels_last(batch) if images and not self.stacked else batch
 
     def _look_up(self, start: int) -> Batch:
         """The batches of some steps, with the numbers of rows instead of their inputs."""

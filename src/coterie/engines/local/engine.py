@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -221,10 +222,13 @@ class LocalEngine(Engine):
         """The number of steps of each client, as the method decides on it."""
         assert exchange.steps is not None
         counts = {}
-        for i in clients:
-            payload = to_tensors(send(i))
-            state = self._state(a, i, payload, exchange)
-            counts[i] = int(exchange.steps(state, payload, self.feed.training_rows(i)))
+        for chunk in split_chunks(clients, compute_cached_width(self.models[a].size)):
+            payloads = _collect_payloads(send, chunk)
+            states, spec = pytree.tree_flatten(self._gather(a, chunk, payloads, exchange))
+            rows = zip(*(leaf.unbind() for leaf in states), strict=True)
+            for i, payload, mine in zip(chunk, payloads, rows, strict=True):
+                state = pytree.tree_unflatten(mine, spec)
+                counts[i] = int(exchange.steps(state, payload, self.feed.training_rows(i)))
         return counts
 
     def _choose_open_settings(self, crowd: ClientGroup, trip: ExchangeRequest) -> None:
@@ -340,24 +344,13 @@ class LocalEngine(Engine):
         size = self.models[crowd.architecture].size
         return min(width, compute_max_width(size, copies)) if copies > 1 else width
 
-    def _state(self, a: int, client: int, payload: Tree, exchange: Exchange | None = None) -> Tree:
-        """A client's state as an exchange begins; at first contact what it makes of the payload."""
-        if client in self.states[a]:
-            state = pick(self.states[a].gather([client]), 0)
-        else:
-            state, _ = self._join_client(a, client, payload)
-        if exchange and exchange.prepare:
-            rows = self.feed.training_rows(client)
-            state = to_tensors(exchange.prepare(state, payload, rows))
-        return state
-
     def _gather(
         self, a: int, chunk: list[int], payloads: list[Tree], exchange: Exchange | None = None
     ) -> Tree:
         """The states of a chunk as an exchange begins, stacked; nothing is stored."""
         store, pairs = self.states[a], list(zip(chunk, payloads, strict=True))
         if exchange and exchange.prepare:
-            return stack([self._state(a, i, payload, exchange) for i, payload in pairs])
+            return self._prepare(exchange, self._gather(a, chunk, payloads), pairs)
         known = [i for i in chunk if i in store]
         new = [pair for pair in pairs if pair[0] not in store]
         if not new or not known:
@@ -365,6 +358,31 @@ class LocalEngine(Engine):
         mixed = concat([store.gather(known), self._join_clients(a, new)])
         order = np.argsort(np.argsort([i not in store for i in chunk], kind="stable"))
         return pick(mixed, torch.as_tensor(order))
+
+    def _prepare(self, exchange: Exchange, states: Tree, pairs: list[tuple[int, Tree]]) -> Tree:
+        """The states of clients as an exchange prepares them one by one; what it leaves as it is
+        stays stacked.
+        """
+        assert exchange.prepare is not None
+        leaves, spec = pytree.tree_flatten(states)
+        rows = list(zip(*(leaf.unbind() for leaf in leaves), strict=True)) or [()] * len(pairs)
+        after = []
+        for (i, payload), mine in zip(pairs, rows, strict=True):
+            state = pytree.tree_unflatten(list(mine), spec)
+            made = exchange.prepare(state, payload, self.feed.training_rows(i))
+            after.append(pytree.tree_flatten(made))
+        new_spec = after[0][1]
+        if any(structure != new_spec for _, structure in after):
+            raise TypeError("what prepares the clients of an exchange must give one structure")
+        columns = list(zip(*(made for made, _ in after), strict=True))
+        kept = dict(enumerate(zip(*rows, strict=True))) if new_spec == spec else {}
+        found = [
+            leaves[k]
+            if all(map(operator.is_, column, kept.get(k, ()))) and k in kept
+            else torch.stack([to_tensors(one) for one in column])
+            for k, column in enumerate(columns)
+        ]
+        return pytree.tree_unflatten(found, new_spec)
 
     def _join_client(self, a: int, client: int, payload: Tree) -> tuple[Tree, bool]:
         """What a client makes of its first payload, and whether it drew anything for that."""

@@ -70,8 +70,14 @@ class StateStore:
             self.slots.setdefault(i, len(self.slots))
         if self.changed is not None:
             self.changed.update(clients)
-        if own and self._covers(clients) and all(map(_can_replace, leaves, self.leaves)):
-            self.leaves, self.lent = leaves, True
+        if self._covers(clients) and all(map(_is_alike, leaves, self.leaves)):
+            own = own and all(map(_fills_memory, leaves))
+            self.leaves = (
+                leaves
+                if own
+                else [leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves]
+            )
+            self.lent = own
             return
         if self.lent:
             self.leaves, self.lent = [leaf.clone() for leaf in self.leaves], False
@@ -130,7 +136,11 @@ class StateStore:
         return new
 
 
-def _can_replace(new: Tensor, old: Tensor) -> bool:
-    """Whether a tensor may take the place of another, at no cost of memory."""
-    alike = new.shape == old.shape and new.dtype == old.dtype and new.device == old.device
-    return alike and new.is_contiguous() and new.untyped_storage().nbytes() == new.nbytes
+def _is_alike(new: Tensor, old: Tensor) -> bool:
+    """Whether a tensor may take the place of another."""
+    return new.shape == old.shape and new.dtype == old.dtype and new.device == old.device
+
+
+def _fills_memory(leaf: Tensor) -> bool:
+    """Whether to keep a tensor costs no more memory than its numbers."""
+    return leaf.is_contiguous() and leaf.untyped_storage().nbytes() == leaf.nbytes

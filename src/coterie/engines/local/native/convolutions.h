@@ -5,31 +5,33 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #define HELD (BYTES == 64 ? 25 : 12) /* vectors that are summed at once */
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))
+/* of a tile, so that few are left over */
+#define CHOOSE_ROWS(n) ((n) % 4 == 0 || BYTES < 64 ? 4 : (n) % 6 == 0 ? 6 : (n) % 5 == 0 ? 5 : 4)
 
-/* an image within zeros, its rows and columns `apart` from each other */
+/* an image within zeros */
 INLINE void frame_image(real *out, const real *x, int channels, int h, int w, int top, int left,
-                        int high, int wide, int apart) {
+                        int high, int wide) {
   /* strides may leave out the last rows and columns */
-  const int rows = LEAST(h, (high - top + apart - 1) / apart);
-  const int columns = LEAST(w, (wide - left + apart - 1) / apart);
+  const int rows = LEAST(h, high - top), columns = LEAST(w, wide - left);
   memset(out, 0, ((long)channels * high * wide + LANES) * sizeof(real));
   for (int c = 0; c < channels; c++)
     for (int i = 0; i < rows; i++)
       for (int j = 0; j < columns; j++)
-        out[((long)c * high + top + i * apart) * wide + left + j * apart] =
-            x[((long)c * h + i) * w + j];
+        out[((long)c * high + top + i) * wide + left + j] = x[((long)c * h + i) * w + j];
 }
 
 /* panel[channel, i, j][p] = image[channel][y * stride + i * step][x * stride + j * step], where
-   (y, x) is the place `first + p` of the `across` per row; up to LANES numbers more. Its rows
-   are `apart`. */
-INLINE void fill_panel(real *panel, const real *image, int channels, int high, int wide, int kh,
-                       int kw, int stride, int step, int across, int first, int number, int apart) {
-  int from[number], to[number], runs = 0;
+   (y, x) is the place `first + p` of the `across` per row and of the `places` per image; up to
+   LANES numbers more. Its rows are `apart`, the images `far`. */
+INLINE void fill_panel(real *panel, const real *image, long far, int channels, int high, int wide,
+                       int kh, int kw, int stride, int step, int across, int places, int first,
+                       int number, int apart) {
+  long from[number];
+  int to[number], runs = 0;
   const int most = stride == 1 ? LANES : 1;
   for (int p = 0; p < number;) {
-    const int y = (first + p) / across, x = (first + p) % across;
-    from[runs] = (y * wide + x) * stride;
+    const int place = (first + p) % places, y = place / across, x = place % across;
+    from[runs] = (first + p) / places * far + (y * wide + x) * stride;
     to[runs++] = p;
     p += LEAST(most, across - x);
   }
@@ -47,10 +49,13 @@ INLINE void fill_panel(real *panel, const real *image, int channels, int high, i
       }
 }
 
-/* out[o][first + p] = sum over k of w[o * depth + k] * panel[k][p] + bias[o] */
-INLINE void multiply_columns(real *out, const real *panel, const real *w, const real *bias,
-                             int outs, int depth, long apart, int number, int rows, int positive) {
+/* out[n][o][place] = sum over k of w[o * depth + k] * panel[k][p] + bias[o], for the columns from
+   `first` on, of which `places` are of one image; images are `far` apart */
+INLINE void multiply_columns(real *out, long far, const real *panel, const real *w,
+                             const real *bias, int outs, int depth, int places, int first,
+                             int number, int rows, int positive) {
   const int wide = (number + LANES - 1) / LANES;
+  const int one_image = first % places + number <= places;
   for (int o = 0; o < outs; o += rows) {
     real t[MOST * TILE] __attribute__((aligned(64)));
     if (o + rows <= outs)
@@ -59,49 +64,141 @@ INLINE void multiply_columns(real *out, const real *panel, const real *w, const 
       multiply_tile(t, w + (long)o * depth, depth, 1, panel, TILE, depth, outs % rows, wide);
     for (int r = 0; r < LEAST(rows, outs - o); r++) {
       const real more = bias ? bias[o + r] : 0;
+      real *to = out + first / places * far + (long)(o + r) * places + first % places;
+      real *into = one_image ? to : t + r * TILE;
       for (int p = 0; p < number; p++) {
         const real one = t[r * TILE + p] + more;
-        out[(o + r) * apart + p] = positive && one <= 0 ? 0 : one;
+        into[p] = positive && one <= 0 ? 0 : one;
+      }
+      for (int p = one_image ? number : 0, begin = first % places; p < number; begin = 0) {
+        const int some = LEAST(number - p, places - begin);
+        memcpy(to, t + r * TILE + p, some * sizeof(real));
+        to += far - begin;
+        p += some;
       }
     }
   }
 }
 
-/* out[n][o] = sum over channels of x[n][channel] with w[o][channel], plus bias[o] */
+/* out[n][o] = sum over channels of x[n][channel] with w[o][channel], plus bias[o], `many` images
+   at a time */
 INLINE void convolve(real *out, const real *x, const real *w, const real *bias, real *room,
-                     int images, int channels, int h, int wx, int outs, int kh, int kw,
-                     int stride, int step, int top, int left, int apart, int ho, int wo,
-                     int positive, int groups) {
+                     int images, int many, int channels, int h, int wx, int outs, int kh, int kw,
+                     int stride, int step, int top, int left, int ho, int wo, int positive,
+                     int groups) {
   const int high = (ho - 1) * stride + (kh - 1) * step + 1;
   const int wide = (wo - 1) * stride + (kw - 1) * step + 1;
-  const int depth = channels * kh * kw, places = ho * wo;
-  const int rows = outs % 4 == 0 || BYTES < 64 ? 4 : outs % 6 == 0 ? 6 : outs % 5 == 0 ? 5 : 4;
+  const int depth = channels * kh * kw, places = ho * wo, columns = many * places;
+  const int rows = CHOOSE_ROWS(outs);
+  const long far = (long)groups * outs * places, plane = (long)channels * high * wide;
   real *image = room + (long)(depth + 1) * TILE;
-  for (int n = 0; n < images; n++) {
-    real *const mine = out + (long)n * groups * outs * places;
-    frame_image(image, x + (long)n * groups * channels * h * wx, channels, h, wx, top, left, high,
-                wide, apart);
+  for (int n = 0; n < images; n += many) {
+    real *const mine = out + n * far;
+    for (int k = 0; k < many; k++)
+      frame_image(image + k * plane, x + (long)(n + k) * groups * channels * h * wx, channels, h,
+                  wx, top, left, high, wide);
     int first = 0;
-    for (; first + TILE <= places; first += TILE) {
-      fill_panel(room, image, channels, high, wide, kh, kw, stride, step, wo, first, TILE, TILE);
-      multiply_columns(mine + first, room, w, bias, outs, depth, places, TILE, rows, positive);
+    for (; first + TILE <= columns; first += TILE) {
+      fill_panel(room, image, plane, channels, high, wide, kh, kw, stride, step, wo, places, first,
+                 TILE, TILE);
+      multiply_columns(mine, far, room, w, bias, outs, depth, places, first, TILE, rows, positive);
     }
-    if (places % TILE) {
-      fill_panel(room, image, channels, high, wide, kh, kw, stride, step, wo, first, places % TILE,
-                 TILE);
-      multiply_columns(mine + first, room, w, bias, outs, depth, places, places % TILE, rows,
+    if (columns % TILE) {
+      fill_panel(room, image, plane, channels, high, wide, kh, kw, stride, step, wo, places, first,
+                 columns % TILE, TILE);
+      multiply_columns(mine, far, room, w, bias, outs, depth, places, first, columns % TILE, rows,
                        positive);
     }
   }
 }
 
-/* w[channel][o] turned by half, for the gradients of the input */
-INLINE void turn_kernels(real *out, const real *w, int outs, int channels, int kh, int kw) {
-  for (int c = 0; c < channels; c++)
-    for (int o = 0; o < outs; o++)
-      for (int k = 0; k < kh * kw; k++)
-        out[((long)c * outs + o) * kh * kw + k] =
-            w[((long)o * channels + c) * kh * kw + kh * kw - 1 - k];
+/* image[n][channel][y * stride + i * step][x * stride + j * step] += sum over outs of w[o][channel,
+   i, j] * panel[o][place], for the places of `number` rows of `length`, which lie `pitch` apart; a
+   tile of every (i, j) of some channels is added when it is there, so that no zero between or
+   around them is multiplied */
+INLINE void spread_rows(real *image, long far, const real *panel, const real *w, int channels,
+                        int outs, int kh, int kw, int stride, int step, int high, int wide, int ho,
+                        int first, int number, int from, int length, int pitch) {
+  const int across = (number * pitch + LANES - 1) / LANES;
+  const int depth = channels * kh * kw, rows = CHOOSE_ROWS(channels);
+  real *to[number];
+  for (int q = 0; q < number; q++)
+    to[q] = image + (first + q) / ho * far + (first + q) % ho * stride * wide + from * stride;
+  for (int c = 0; c < channels; c += rows)
+    for (int k = 0; k < kh * kw; k++) {
+      real t[MOST * TILE] __attribute__((aligned(64)));
+      const real *at = w + (long)c * kh * kw + k;
+      const long by = k / kw * step * wide + k % kw * step;
+      if (c + rows <= channels)
+        multiply_tile(t, at, kh * kw, depth, panel, TILE, outs, rows, across);
+      else
+        multiply_tile(t, at, kh * kw, depth, panel, TILE, outs, channels % rows, across);
+      for (int r = 0; r < LEAST(rows, channels - c); r++)
+        for (int q = 0; q < number; q++) {
+          real *mine = to[q] + (long)(c + r) * high * wide + by;
+          const real *one = t + r * TILE + q * pitch;
+          if (pitch % LANES == 0 && stride == 1)
+            for (int x = 0; x < pitch; x += LANES)
+              *(vec *)(mine + x) += *(const vec *)(one + x);
+          else
+            for (int x = 0; x < length; x++)
+              mine[x * stride] += one[x];
+        }
+    }
+}
+
+/* the gradients by the images that a convolution read, `many` images at a time */
+INLINE void spread_kernels(real *out, const real *gradients, const real *w, real *room, int images,
+                           int many, int channels, int h, int wx, int outs, int kh, int kw,
+                           int stride, int step, int top, int left, int ho, int wo, int groups) {
+  const int length = LEAST(wo, TILE), whole = (length + LANES - 1) / LANES * LANES;
+  const int pitch = TILE / whole == TILE / length ? whole : length, number = TILE / pitch;
+  const int high = (ho - 1) * stride + (kh - 1) * step + 1;
+  const int wide = (wo - 1) * stride + (kw - 1) * step + 1 + pitch - length;
+  const int framed = top || left || high != h || wide != wx;
+  const long plane = (long)h * wx, apart = groups * channels * plane;
+  const long far = framed ? (long)channels * high * wide : apart;
+  real *panel = room;
+  memset(panel, 0, (long)outs * TILE * sizeof(real));
+  for (int n = 0; n < images; n += many) {
+    real *mine = out + n * apart, *image = framed ? room + (long)outs * TILE : mine;
+    for (int k = 0; k < many; k++)
+      memset(image + k * far, 0, (long)channels * high * wide * sizeof(real));
+    for (int first = 0; first < many * ho; first += number)
+      for (int from = 0; from < wo; from += length) {
+        const int some = LEAST(number, many * ho - first), part = LEAST(length, wo - from);
+        for (int o = 0; o < outs; o++)
+          for (int q = 0; q < some; q++) {
+            const long row = (n + (first + q) / ho) * (long)groups * outs + o;
+            const real *at = gradients + (row * ho + (first + q) % ho) * wo + from;
+            if (part == length)
+              memcpy(panel + (long)o * TILE + q * pitch, at, length * sizeof(real));
+            else
+              memcpy(panel + (long)o * TILE, at, wo % length * sizeof(real));
+          }
+        if (part < length)
+          spread_rows(image, far, panel, w, channels, outs, kh, kw, stride, step, high, wide, ho,
+                      first, 1, from, wo % length, wo % length);
+        else if (some == number)
+          spread_rows(image, far, panel, w, channels, outs, kh, kw, stride, step, high, wide, ho,
+                      first, number, from, length, pitch);
+        else
+          spread_rows(image, far, panel, w, channels, outs, kh, kw, stride, step, high, wide, ho,
+                      first, many * ho % number, from, length, pitch);
+      }
+    if (!framed)
+      continue;
+    const int rows = LEAST(h, high - top), columns = LEAST(wx, wide - left);
+    for (int k = 0; k < many; k++)
+      for (int c = 0; c < channels; c++) {
+        real *to = mine + k * apart + c * plane;
+        if (rows < h || columns < wx)
+          memset(to, 0, plane * sizeof(real));
+        for (int y = 0; y < rows; y++)
+          for (int x = 0; x < columns; x++)
+            to[y * wx + x] = image[k * far + ((long)c * high + top + y) * wide + left + x];
+      }
+  }
 }
 
 /* sums[channel, i, j][o] += sum over places of image[channel][y.., x..] * gradients[place][o], for
@@ -195,8 +292,9 @@ INLINE void correlate_few(real *out, const real *x, const real *gradients, real 
   memset(room, 0, (long)depth * outs * sizeof(vec));
   for (int n = 0; n < images; n++) {
     frame_image(image, x + (long)n * groups * channels * h * wx, channels, h, wx, top, left, high,
-                width, 1);
-    fill_panel(panel, image, channels, high, width, kh, kw, stride, step, wo, 0, places, padded);
+                width);
+    fill_panel(panel, image, 0, channels, high, width, kh, kw, stride, step, wo, places, 0, places,
+               padded);
     for (int o = 0; o < outs; o++)
       for (int p = 0; p < padded; p++) {
         const real one = gradients[((long)n * groups * outs + o) * places + LEAST(p, places - 1)];
@@ -215,6 +313,24 @@ INLINE void correlate_few(real *out, const real *x, const real *gradients, real 
     for (int k = 0; k < depth; k++)
       out[(long)o * depth + k] = add_lanes(sums[(long)k * outs + o]);
 }
+/* out[p][o] = x[o][p] of LANES outs and places: every round lays two halves of rows between each
+   other */
+INLINE void turn_square(real *out, long out_apart, const real *x, long x_apart) {
+  vec rows[LANES], next[LANES];
+  UNROLL for (int r = 0; r < LANES; r++)
+    rows[r] = *(const vec *)(x + r * x_apart);
+  UNROLL for (int round = 1; round < LANES; round *= 2) {
+    UNROLL for (int r = 0; r < LANES / 2; r++) {
+      next[2 * r] = __builtin_shufflevector(rows[r], rows[r + LANES / 2], LOW);
+      next[2 * r + 1] = __builtin_shufflevector(rows[r], rows[r + LANES / 2], HIGH);
+    }
+    UNROLL for (int r = 0; r < LANES; r++)
+      rows[r] = next[r];
+  }
+  UNROLL for (int r = 0; r < LANES; r++)
+    *(vec *)(out + r * out_apart) = rows[r];
+}
+
 /* out[o][channel][i][j] = sum over n and places of gradients[n][o] * x[n][channel][y.., x..] */
 INLINE void correlate(real *out, const real *x, const real *gradients, real *room, int images,
                       int channels, int h, int wx, int outs, int kh, int kw, int stride, int step,
@@ -235,12 +351,21 @@ INLINE void correlate(real *out, const real *x, const real *gradients, real *roo
   memset(room, 0, (long)(depth + places) * padded * sizeof(real));
   for (int n = 0; n < images; n++) {
     frame_image(image, x + (long)n * groups * channels * h * wx, channels, h, wx, top, left, high,
-                width, 1);
-    for (int first = 0; first < places; first += LANES)
-      for (int o = 0; o < outs; o++)
-        for (int p = first; p < LEAST(first + LANES, places); p++)
-          by_place[(long)p * padded + o] = gradients[((long)n * groups * outs + o) * places + p];
+                width);
+    const real *given = gradients + (long)n * groups * outs * places;
     int o = 0;
+    for (; o + LANES <= outs; o += LANES) {
+      int p = 0;
+      for (; p + LANES <= places; p += LANES)
+        turn_square(by_place + (long)p * padded + o, padded, given + (long)o * places + p, places);
+      for (; p < places; p++)
+        for (int k = 0; k < LANES; k++)
+          by_place[(long)p * padded + o + k] = given[(long)(o + k) * places + p];
+    }
+    for (; o < outs; o++)
+      for (int p = 0; p < places; p++)
+        by_place[(long)p * padded + o] = given[(long)o * places + p];
+    o = 0;
     for (; o + across * LANES <= padded; o += across * LANES)
       add_outs(sums + o, image, by_place + o, channels, kh, kw, high, width, stride, step, ho, wo,
                padded, across);

@@ -108,6 +108,20 @@ def _pad_slice(gradients: Tensor, sizes: list[int], dim: int, first: int, step: 
     return torch.cat(parts, dim) if len(parts) > 1 else gradients.clone()
 
 
+def _pad(x: Tensor, borders: list[int], value: float = 0.0) -> Tensor:
+    """A tensor within a border of one number; a border below zero cuts."""
+    for k in range(0, len(borders), 2):
+        dim = x.dim() - 1 - k // 2
+        cut = [max(-border, 0) for border in borders[k : k + 2]]
+        x = x.narrow(dim, cut[0], x.shape[dim] - sum(cut))
+        before, after = (
+            x.new_full([*x.shape[:dim], max(border, 0), *x.shape[dim + 1 :]], value)
+            for border in borders[k : k + 2]
+        )
+        x = torch.cat([part for part in (before, x, after) if part.numel()], dim)
+    return x
+
+
 def _select_gradients(gradients: Tensor, sizes: list[int], dim: int, index: int) -> Tensor:
     dim %= len(sizes)
     return _pad_slice(gradients.unsqueeze(dim), sizes, dim, index % sizes[dim], 1)
@@ -361,5 +375,6 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.select_backward.default: _select_gradients,
     aten.slice_backward.default: _slice_gradients,
     aten.flip.default: _flip,
+    aten.constant_pad_nd.default: _pad,
     aten.mv.default: _matrix_vector,
 }

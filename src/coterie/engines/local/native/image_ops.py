@@ -17,6 +17,7 @@ from coterie.engines.local.native.graph import (
 from coterie.engines.local.tracing import Untraceable
 
 LANES, TILE = 16, 64  # the most numbers that a vector and a tile hold
+TOGETHER = 32_768  # numbers of images that are written to at a time, which a near cache holds
 MAX_KERNEL_WIDTH = 12  # columns of a kernel whose gradients are summed in the fewest registers
 
 
@@ -49,6 +50,11 @@ class ConvSizes(NamedTuple):
         )
         return self.channels * high * wide + LANES
 
+    @property
+    def framed_wide(self) -> int:
+        """The same, of an image whose rows are written as whole vectors."""
+        return self.framed + self.channels * self.out[0] * self.stride * LANES
+
     def at(self, given: str, read: str, kernels: str) -> tuple[str, str, str]:
         """Where group k of what is given, of what is read and of the kernels begins."""
         return (
@@ -75,41 +81,56 @@ def write_image(c: Context, v: Value) -> None:
 def _write_convolution(c: Context, v: Value) -> None:
     x, w, bias, *form = v.args
     s = _find_sizes(x, w, v, form)
-    images = [s.images, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
-    sizes = [*images, *s.border, 1, *s.out, v.positive, s.groups]
+    many = _count_together(s, s.out[0] * s.out[1], 1)
+    sizes = [s.images, many, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
+    sizes += [*s.border, *s.out, v.positive, s.groups]
     out, a, b = s.at("out", "a", "b")
     more = "0" if bias is None else f"c + k * {s.outs}"
     write_call(
         c,
         v,
         [x, w, bias],
-        (s.depth + 1) * TILE + s.framed,
+        (s.depth + 1) * TILE + many * s.framed,
         s.each(f"convolve({out}, {a}, {b}, {more}, room, {_list_sizes(sizes)});"),
     )
 
 
 def _write_input_gradients(c: Context, v: Value) -> None:
-    """The gradients are read like an image, by kernels that are turned."""
     gradients, _, w, _, *form = v.args
     s = _find_sizes(v, w, gradients, form)
-    top, left = (s.step * (k - 1) - b for k, b in zip(s.kernel, s.border, strict=True))
-    if min(top, left) < 0:
-        raise Untraceable("there is no C for a convolution with so wide a border")
-    turned = s._replace(channels=s.outs, outs=s.channels, stride=1, out=(s.height, s.width))
-    sizes = [s.images, s.outs, *s.out, s.channels, *s.kernel, 1, s.step, top, left, s.stride]
-    sizes += [s.height, s.width, 0, s.groups]
-    weights = -(-s.outs * s.depth // LANES) * LANES
+    many = _count_together(s, *s.out)
+    sizes = [s.images, many, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
+    sizes += [*s.border, *s.out, s.groups]
     a, out, b = s.at("a", "out", "b")
     write_call(
         c,
         v,
         [gradients, w, None],
-        weights + (turned.depth + 1) * TILE + turned.framed,
-        s.each(
-            f"turn_kernels(room, {b}, {_list_sizes([s.outs, s.channels, *s.kernel])}); "
-            f"convolve({out}, {a}, room, 0, room + {weights}, {_list_sizes(sizes)});"
-        ),
+        s.outs * TILE + many * s.framed_wide,
+        s.each(f"spread_kernels({out}, {a}, {b}, room, {_list_sizes(sizes)});"),
     )
+
+
+def _count_together(s: ConvSizes, rows: int, length: int) -> int:
+    """How many images at a time fill the columns of tiles best: an image gives so many `rows` of
+    columns, which are not divided; a short tile waits for its sums.
+    """
+    each = max(1, TILE // length)  # rows of a tile
+
+    def count_vectors(number: int) -> int:
+        return max(2, -(-number * length // LANES)) if number else 0
+
+    def measure(many: int) -> float:
+        whole, rest = divmod(many * rows, each)
+        return (whole * count_vectors(each) + count_vectors(rest)) / many
+
+    fitting = [
+        many
+        for many in range(1, s.images + 1)
+        if s.images % many == 0 and (many == 1 or many * s.framed <= TOGETHER)
+    ]
+    most = 1.1 * min(map(measure, fitting))  # for less it is not worth to take them together
+    return next(many for many in fitting if measure(many) <= most)
 
 
 def _write_kernel_gradients(c: Context, v: Value) -> None:

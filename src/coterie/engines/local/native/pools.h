@@ -5,28 +5,6 @@
    reach into the next rows, which are written later; SAFE are the rows after which there is room.
 */
 #define WINDOW UNROLL for (int i = 0; i < kh; i++) UNROLL for (int j = 0; j < kw; j++)
-
-#if LANES == 16
-#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
-#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
-#define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif LANES == 8
-#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
-#define ODD 1, 3, 5, 7, 9, 11, 13, 15
-#define LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define HIGH 4, 12, 5, 13, 6, 14, 7, 15
-#elif LANES == 4
-#define EVEN 0, 2, 4, 6
-#define ODD 1, 3, 5, 7
-#define LOW 0, 4, 1, 5
-#define HIGH 2, 6, 3, 7
-#else
-#define EVEN 0, 2
-#define ODD 1, 3
-#define LOW 0, 2
-#define HIGH 1, 3
-#endif
 #define FILLED (kh == 2 && kw == 2 && sh == 2 && sw == 2 && h == ho * 2 && w == wo * 2)
 #define SAFE (FILLED ? planes * ho - LANES / wo - 1 : 0)
 /* where the next windows of a row begin; the last ones are taken so that they end with the row */
