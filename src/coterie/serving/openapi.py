@@ -11,7 +11,8 @@ from coterie.core.task import find_task
 from coterie.core.version import __version__
 from coterie.data.prepare.inputs import InputBuilder
 from coterie.data.prepare.preparation import FittedColumn
-from coterie.data.read.columns import BOOLEAN, CATEGORY, COMMA, DATE, TEXT
+from coterie.data.read.columns import BOOLEAN, CATEGORY, DATE, TEXT
+from coterie.data.read.number_forms import parse_form
 from coterie.results.personal_models import ModelTask
 from coterie.serving.generation import LIMITS, Sampling
 from coterie.serving.request_rows import ARROW, CSV, JSON, LARGEST_NUMBER
@@ -119,8 +120,9 @@ def _cell_schema(column: FittedColumn) -> Json:
         form = column.form or "%Y-%m-%d"
         found = re.sub(r"%\.f|%[A-Za-z]|.", lambda m: PATTERNS.get(m[0]) or re.escape(m[0]), form)
         return {"type": ["string", "null"], "pattern": f"^{found}$", "description": form}
-    comma = " (a number, whatever the comma in training)" if column.form == COMMA else ""
-    return _number_schema("number", "null") | {"description": f"a number{comma}"}
+    form = parse_form(column.form)
+    unit = f" in {form.unit}" if form and form.unit else ""
+    return _number_schema("number", "null") | {"description": f"a number{unit}"}
 
 
 def _allow_blanks(schema: Json, blanks: Sequence[str]) -> Json:
