@@ -142,7 +142,21 @@ def _answer_schema(task: ModelTask) -> Json:
             "type": "array",
             "items": {"type": "array", "items": {"type": "number"}},
         }
-    return _object_schema(parts)
+    schema = _object_schema(parts)
+    return schema | {"properties": parts | _sure_properties(task)}
+
+
+def _sure_properties(task: ModelTask) -> Json:
+    """What comes back beside it where sure is true."""
+    if task.several:
+        return {}
+    share: Json = {"type": "number", "description": "how often sets or intervals hold the truth"}
+    if task.names:
+        items: Json = {"type": "array", "items": {"type": task.kind_of_names}}
+        return {"confidence": share, "sets": {"type": "array", "items": items}}
+    ends = {"type": ["number", "null"]}
+    items = {"type": "array", "items": ends, "minItems": 2, "maxItems": 2}
+    return {"confidence": share, "intervals": {"type": "array", "items": items}}
 
 
 def _refusal_responses(*statuses: str) -> Json:
@@ -160,6 +174,15 @@ def _client_parameter() -> list[Json]:
     return [{"name": "client", "in": "path", "required": True, "schema": schema}]
 
 
+def _sure_parameter() -> Json:
+    meaning = (
+        "Calibrated probabilities, and the set of classes or the interval that holds the truth as "
+        "often as confidence says, where `coterie explain` has fitted them; else 422."
+    )
+    schema = {"type": "boolean", "default": False}
+    return {"name": "sure", "in": "query", "description": meaning, "schema": schema}
+
+
 def _predict_operation(secured: list[Json], tokens: bool) -> Json:
     raw = {"schema": {"type": "string", "format": "binary"}}
     answer = {JSON: {"schema": {"$ref": "#/components/schemas/Answer"}}, CSV: raw, ARROW: raw}
@@ -167,7 +190,7 @@ def _predict_operation(secured: list[Json], tokens: bool) -> Json:
         "summary": "What the client's own model says of rows.",
         "operationId": "predict",
         "security": secured,
-        "parameters": _client_parameter(),
+        "parameters": [*_client_parameter(), _sure_parameter()],
         "requestBody": {
             "required": True,
             "content": {
