@@ -516,9 +516,9 @@ def _report_copies(name: str, parts: ClientRows, cutter: Cutter) -> None:
     count = find_holders(parts, cutter.by)[1]
     if cutter.apart:
         who = f"{cutter.apart:,} clients" if cutter.apart > 1 else "a client"
-        warn(f"{name}: most rows of {who} equal another one, as by chance: they are cut apart")
+        log(f"{name}: most rows of {who} equal another one, as by chance: they are cut apart")
     if count:
-        warn(
+        log(
             f"{name}: {count:,} rows are copies of a row of the same client: kept in one part with "
             "it"
         )

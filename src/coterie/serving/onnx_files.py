@@ -172,8 +172,10 @@ class OnnxWriter:
         names = {"least": TINY_SHARE, "temperature": sure.temperature or 1.0}
         names |= {"one": 1.0, "reach": sure.quantile}
         graph = proto.graph
+        said = next(o for o in graph.output if o.name == PROBABILITIES)
+        dtype = said.type.tensor_type.elem_type
         for name, value in names.items():
-            graph.initializer.append(made.make_tensor(f"coterie.{name}", kinds.FLOAT, [], [value]))
+            graph.initializer.append(made.make_tensor(f"coterie.{name}", dtype, [], [value]))
         if task.names:
             steps = [
                 ("Max", [PROBABILITIES, "coterie.least"], "coterie.share"),
@@ -183,19 +185,19 @@ class OnnxWriter:
                 ("Sub", ["coterie.one", PROBABILITIES], "coterie.strange"),
                 ("LessOrEqual", ["coterie.strange", "coterie.reach"], SETS),
             ]
-            outputs = [(CALIBRATED, kinds.FLOAT), (SETS, kinds.BOOL)]
+            outputs = [(CALIBRATED, dtype), (SETS, kinds.BOOL)]
             shape = ["rows", len(task.names)]
         else:
             steps = [
                 ("Sub", [PROBABILITIES, "coterie.reach"], LOW),
                 ("Add", [PROBABILITIES, "coterie.reach"], HIGH),
             ]
-            outputs, shape = [(LOW, kinds.FLOAT), (HIGH, kinds.FLOAT)], ["rows"]
+            outputs, shape = [(LOW, dtype), (HIGH, dtype)], ["rows"]
         for kind, inputs, output in steps:
             more = {"axis": 1} if kind == "Softmax" else {}
             graph.node.append(made.make_node(kind, inputs, [output], **more))
-        for name, dtype in outputs:
-            graph.output.append(made.make_tensor_value_info(name, dtype, shape))
+        for name, kind in outputs:
+            graph.output.append(made.make_tensor_value_info(name, kind, shape))
 
     def _add_opset(self, proto: Any, domain: str, version: int) -> None:
         """Say which words of ONNX the graph uses."""

@@ -235,13 +235,12 @@ def _leave_out_ids(data: UserData, named: tuple[str, ...]) -> UserData:
     if not ids or len(ids) == len(columns):
         return data
     kept = np.setdiff1d(np.arange(len(columns)), ids)
-    line = (
-        f"{format_names([columns[k].name for k in ids])}: others in every row, as ids are: left out"
-    )
+    names = format_names([columns[k].name for k in ids])
+    line = f"{names} left out: another value in every row, as ids have; --keep-ids keeps them"
     return data._replace(
         data=data.data._replace(x=data.data.x[:, kept]),
         columns=[columns[k] for k in kept],
-        remarks=(*data.remarks, f"{line} (--keep-ids keeps them)"),
+        remarks=(*data.remarks, line),
     )
 
 
