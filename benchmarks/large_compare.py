@@ -1,5 +1,6 @@
-"""`coterie data` and `coterie compare` of a large table: rows x 30 columns, 200 rows a client, numbers
-with gaps, texts, a date and a binary label.
+"""`coterie data` and `coterie compare` of a large table: rows x 30 columns, 200 rows a client.
+
+It has numbers with gaps, texts, a date and a binary label.
 
     python benchmarks/large_compare.py                    # 20,000 rows: a minute
     python benchmarks/large_compare.py --rows 1000000     # 224 MB, 5,000 clients

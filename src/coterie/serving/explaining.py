@@ -54,7 +54,7 @@ REPEATS = 5  # permutations of a column
 LEAST_HELD = 100  # held rows from which on a client has a temperature of its own
 MAX_VALUES = 8  # values of a column that dependence is shown at
 MAX_INPUTS = 2000  # inputs beyond which columns are not explained one by one
-QUICK_CALLS = 2000  # permutations in a quick look at a run, about a second
+QUICK_CALLS = 2000  # permutations in a quick look at a run
 QUICK_TEST = 500  # test rows of a client in it
 QUICK_ROWS = 100_000  # rows of a run beyond which there is none, as reading them takes longer
 
@@ -254,9 +254,8 @@ def explain(
 
 
 def explain_columns(folder: Path) -> None:
-    """Measure the importance of the columns of a run of one's own table for its report, in about a
-    second: of clients drawn so that there are few enough permutations. Nothing where rows are many
-    or have no columns.
+    """Measure the importance of the columns of a run of one's own table for its report: of clients
+    drawn so that there are few enough permutations. Nothing where rows are many or have no columns.
     """
     about = read_about(folder)
     known = read_preparation(folder).columns if (folder / PREPARATION).exists() else ()
