@@ -81,7 +81,7 @@ def make_frame(copies=5):
         {
             "client": ["u", "v"] * (n // 2),
             "code": [f"R{k:03d}" for k in rng.permutation(n)],
-            "serial": rng.permutation(n) + 100,
+            "row_id": rng.permutation(n) + 100,
             "income": rng.permutation(10_000)[:n],
             "a": rng.normal(size=n).round(3),
             "label": rng.permutation(["x", "y"] * (n // 2)),
@@ -94,10 +94,10 @@ def test_ids_are_left_out_though_rows_are_copied():
     whole = from_frame(make_frame())
     assert [c.name for c in whole.columns] == ["income", "a"]
     assert any(
-        "code, serial left out: another value in every row" in line for line in whole.remarks
+        "code, row_id left out: another value in every row" in line for line in whole.remarks
     )
     kept = from_frame(make_frame(), keep_ids=True)
-    assert [c.name for c in kept.columns] == ["code", "serial", "income", "a"]
+    assert [c.name for c in kept.columns] == ["code", "row_id", "income", "a"]
     named = from_frame(make_frame(), features="code,a")
     assert [c.name for c in named.columns] == ["code", "a"]
 
@@ -121,7 +121,7 @@ def test_no_copy_of_a_training_row_is_tested_on(caplog):
 
 
 def test_a_site_cuts_copies_as_a_simulation_does(tmp_path):
-    frame = make_frame(20).drop("code", "serial").sort("client", maintain_order=True)
+    frame = make_frame(20).drop("code", "row_id").sort("client", maintain_order=True)
     for (name,), rows in frame.group_by("client", maintain_order=True):
         rows.drop("client").write_csv(tmp_path / f"{name}.csv")
     whole = build_federation(str(tmp_path))

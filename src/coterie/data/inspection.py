@@ -175,7 +175,7 @@ def _find_column_problems(whole: UserData) -> list[str]:
         ("columns without any cell", empty),
         ("constant columns, without use", constant),
         ("whole numbers beyond 2^53, which lose digits (ids? use --categories)", large),
-        ("columns that look like an id (leave them out with --features)", ids),
+        ("columns that look like an id (leave them out with --drop)", ids),
         ("free text, of no use as names (--text COLUMN reads one word by word)", sentences),
         ("columns that all but give the label away (known before it?)", telling),
     )

@@ -13,7 +13,6 @@ from coterie.data.read.columns import CATEGORY, NUMBER, Column
 from coterie.data.read.tokenizer import ID_LIKE, is_text
 
 MIN_ROWS = 20  # rows below which chance alone looks like a finding
-DENSE = 1.5  # whole numbers from so small a range, by how many there are, count the rows
 ENDINGS = ("id", "ids", "no", "nr", "key", "index", "idx", "uuid", "guid")
 
 
@@ -24,7 +23,7 @@ def count_different(x: np.ndarray) -> int:
 
 def find_ids(columns: Sequence[Column], x: np.ndarray) -> list[int]:
     """The columns of which every different row has a value of its own, copies or not: texts, and
-    whole numbers that are called an id or count the rows.
+    whole numbers that are called an id.
     """
     if len(x) < MIN_ROWS:
         return []
@@ -49,6 +48,5 @@ def _may_be_id(column: Column, cells: np.ndarray) -> bool:
     filled = cells[~np.isnan(cells)]
     if column.kind != NUMBER or column.form or not len(filled) or (filled % 1).any():
         return False
-    count = float(filled.max() - filled.min()) + 1
     words = re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column.name).lower())
-    return words[-1] in ENDINGS or len(cells) <= 2 * count <= 2 * DENSE * len(cells)
+    return words[-1] in ENDINGS
