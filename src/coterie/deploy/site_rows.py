@@ -232,7 +232,9 @@ def _cut(
         Shares(shape.validation, shape.test),
     )
     same = find_copies(rows.x.numpy(), rows.y).row if rows.names else None
-    train, held, test = (part[0] for part in cut_at_points(every, shares, rng and [rng], same))
+    train, held, test = (
+        part[0] for part in cut_at_points(every, shares, None if rng is None else [rng], same)
+    )
     fit, select = halve_held(held, None if same is None else same[held])
     return train, fit, select, test
 
