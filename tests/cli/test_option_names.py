@@ -173,7 +173,7 @@ def test_every_synonym_leads_to_an_option_that_there_is():
         name for names in known_options_of(Experiment(method="ditto")).values() for name in names
     }
     elsewhere = {"method", "seed", "dataset", "partition", "model", "alpha", "mu", "out"}
-    elsewhere |= {"label", "client", "missing_values", "drop_missing_labels", "quiet"}
+    elsewhere |= {"label", "client", "missing_values", "drop_missing_labels", "decimal", "quiet"}
     assert set(NAME_HERE.values()) <= known | elsewhere
     assert not set(NAME_HERE) & known
     for method, names in METHOD_SYNONYMS.items():

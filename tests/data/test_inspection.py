@@ -42,7 +42,7 @@ CODES = np.array([ord(label) for label in LABELS])
         ({"label": np.arange(ROWS)}, "400 labels: is the label column a quantity"),
         ({"same": [1] * ROWS}, "constant columns, without use: 'same'"),
         ({"gone": [None] * ROWS}, "columns without any cell: 'gone'"),
-        ({"key": np.arange(ROWS)}, "look like an id (leave them out with --features): 'key'"),
+        ({"key": np.arange(ROWS)}, "look like an id (leave them out with --drop): 'key'"),
         ({"key": [f"k{i}" for i in range(ROWS)]}, "look like an id"),
         ({"big": 2**60 + np.arange(ROWS) // 2}, "beyond 2^53"),
         ({"leak": [f"code {v}" for v in LABELS]}, "give the label away (known before it?): 'leak'"),
@@ -50,7 +50,7 @@ CODES = np.array([ord(label) for label in LABELS])
     ],
 )
 def test_what_looks_wrong_is_said(more, settings):
-    found = find_problems(from_frame(fine(**more)))
+    found = find_problems(from_frame(fine(**more), keep_ids=True))
     assert any(settings in line for line in found), found
 
 

@@ -68,7 +68,7 @@ def test_what_was_found_out_is_told(tmp_path):
         f"decimal commas in {got.columns[0].name}",
     )
     assert got.remarks == told
-    assert got.columns[0].note == "decimal commas"
+    assert got.columns[0].form == "1234,5"
     path.write_text(text() + text().split("\n", 1)[1] * 9)
     with pytest.warns(UserWarning, match="of 2 columns, 1 with texts"):
         build_federation(path, data_options=WORDS)

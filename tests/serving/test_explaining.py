@@ -7,6 +7,12 @@ import pytest
 import coterie
 from coterie.core.errors import BadInput
 from coterie.results.sureness import SURENESS
+from coterie.serving.app import build_app
+from coterie.serving.model_files import export_model
+from coterie.serving.onnx_files import OnnxWriter, build_feeds, synthesize_rows
+from coterie.serving.request_rows import CSV
+from coterie.serving.service import Service, ServiceLimits
+from helpers.serving import asking
 
 CLIENTS, ROWS = 4, 120
 
@@ -104,6 +110,81 @@ def test_one_changed_digit_of_what_was_fitted_is_refused(classes):
             coterie.load(classes.folder, 0).predict_set(rows)
     path.write_text(whole)
     coterie.load(classes.folder, 0).predict_set(rows)
+
+
+def test_http_says_what_predict_sure_says(classes, tmp_path):
+    coterie.explain(classes)
+    model, rows = coterie.load(classes.folder, "site-1"), [{"used": 0.4, "spare": 0.0, "same": 1.0}]
+    service = Service(classes.folder, None, ServiceLimits())
+    with asking(build_app(service)) as client:
+        address = "/clients/site-1/predict"
+        plain = client.post(address, json={"rows": rows}).json()
+        sure = client.post(address, params={"sure": "true"}, json={"rows": rows}).json()
+        table = client.post(
+            address, params={"sure": "true"}, json={"rows": rows}, headers={"accept": CSV}
+        )
+        odd = client.post(address, params={"sure": "maybe"}, json={"rows": rows})
+        schema = client.get("/openapi.json").json()["components"]["schemas"]["Answer"]
+    assert set(sure) - set(plain) == {"confidence", "sets"}
+    calibrated = np.array(sure["probabilities"])
+    assert calibrated == pytest.approx(model.predict_calibrated(rows))
+    assert calibrated != pytest.approx(np.array(plain["probabilities"]))
+    assert sure["sets"] == model.predict_set(rows)
+    assert table.text.splitlines()[0].endswith("set")
+    assert odd.status_code == 422
+    assert "sure is true or false" in odd.text
+    assert set(sure) <= set(schema["properties"])
+    assert set(plain) == set(schema["required"])
+
+
+def test_http_refuses_what_was_not_fitted_without_naming_folders(tmp_path):
+    run = trained(tmp_path / "run", write_table(tmp_path / "t.csv", "numbers"), task="regression")
+    rows = [{"used": 0.4, "spare": 0.0, "same": 1.0}]
+    with asking(build_app(Service(run.folder, None, ServiceLimits()))) as client:
+
+        def ask():
+            return client.post(
+                "/clients/site-1/predict", params={"sure": "true"}, json={"rows": rows}
+            )
+
+        before = ask()
+        assert before.status_code == 422
+        assert "coterie explain" in before.text
+        assert str(tmp_path) not in before.text
+        coterie.explain(run)
+        after = ask().json()
+    ends = coterie.load(run.folder, "site-1").predict_interval(rows)
+    assert after["intervals"] == [pytest.approx(pair) for pair in ends.tolist()]
+    assert after["confidence"] == 0.9
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_an_onnx_graph_says_how_sure_it_is(kind, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    more = {} if kind == "classes" else {"task": "regression"}
+    run = trained(tmp_path / "run", write_table(tmp_path / "t.csv", kind), **more)
+    coterie.explain(run)
+    model = coterie.load(run.folder, "site-1")
+    where = export_model(model, tmp_path / "onnx", OnnxWriter())
+    session = runtime.InferenceSession(where / "model.onnx")
+    rows = synthesize_rows(model.intake)
+    said = dict(
+        zip(
+            (o.name for o in session.get_outputs()),
+            session.run(None, build_feeds(model.intake, rows)),
+            strict=True,
+        )
+    )
+    if kind == "classes":
+        assert said["calibrated"] == pytest.approx(model.predict_calibrated(rows), abs=1e-5)
+        edge = np.abs(1 - model.predict_proba(rows) - model.sureness.quantile) < 1e-5
+        sets = [model.classes_[row].tolist() for row in said["in_set"]]
+        clear = np.flatnonzero(~edge.any(1))
+        assert [sets[k] for k in clear] == [model.predict_set(rows)[k] for k in clear]
+    else:
+        ends = np.stack([said["low"].ravel(), said["high"].ravel()], axis=1)
+        assert ends == pytest.approx(model.predict_interval(rows), rel=1e-4, abs=1e-4)
 
 
 def test_what_was_not_fitted_or_cannot_be_is_refused(classes, tmp_path):

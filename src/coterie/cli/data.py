@@ -37,8 +37,9 @@ def data(arguments: tuple[str, ...], picture: Path | None, make: str | None) -> 
     Of a file or folder of your own it also says what each column holds and becomes, and what looks
     wrong. Takes --partition, --num-clients, --validation, --test, --scale, --cut, the partition's
     own options (--alpha, --classes-each, ...), --data-dir, --seed; for your own data --client,
-    --label, --features, --drop, --categories, --missing, --missing-values, --drop-missing-labels,
-    --one-hot, --text, --vocabulary, --tokens, --cut-column, --part-column, --separator.
+    --label, --features, --drop, --keep-ids, --categories, --missing, --missing-values,
+    --drop-missing-labels, --decimal, --one-hot, --text, --vocabulary, --tokens, --cut-column,
+    --part-column, --separator.
     """
     from coterie.data.partition_plot import SUFFIXES, plot_partition
 

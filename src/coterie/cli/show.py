@@ -134,7 +134,7 @@ def show_own(whole: UserData, federation: Federation) -> None:
     """What a user's own table holds, what is done with it, and what looks wrong."""
     x, prepared = whole.data.x, federation.preparation
     for line in whole.remarks:
-        print_line(f"{whole.data.name}: {line}")
+        print_line(textwrap.fill(f"{whole.data.name}: {line}", 80, subsequent_indent="  "))
     if whole.columns is not None and prepared is not None:
         inputs = len(prepared.outputs)
         print_line(

@@ -30,6 +30,7 @@ from coterie.comparison.defaults import DEFAULT_METHODS, find_runnable
 from coterie.comparison.limits import read_limits
 from coterie.comparison.plan import FILE, ComparisonPlan, plan_of
 from coterie.core.errors import BadInput, format_value
+from coterie.data.read.user_data import is_path
 from coterie.experiment.config import (
     NAMED,
     REGISTRIES,
@@ -45,6 +46,7 @@ from coterie.results.comparison import Comparison
 from coterie.results.folder import name_run_folder
 from coterie.results.run import Run
 from coterie.running import execute as experiments
+from coterie.serving.explaining import explain_columns
 
 DIVERGED = 3  # exit code
 WIDE_HELP = "Every column of a comparison, who beats whom, and all scores."
@@ -293,8 +295,20 @@ def _print_comparison(
     show_comparison(comparison, target, wide)
     show_tuning(comparison)
     if report:
+        _explain_best(comparison)
         print_line(f"report: {write_report([comparison.folder])}")
     _exit_if_diverged(comparison)
+
+
+def _explain_best(comparison: Comparison) -> None:
+    """Measure which columns the recommended method's models use, for the report; where they cannot
+    be measured, as where there are none, the report is without.
+    """
+    name = comparison.answer.use if comparison.answer else next(iter(comparison.runs), "")
+    own = comparison.runs and is_path(comparison.first.experiment.dataset.get("name"))
+    if own and name in comparison.runs:
+        with suppress(BadInput):
+            explain_columns(comparison.runs[name][0].folder)
 
 
 def _exit_if_diverged(result: Run | Comparison) -> None:

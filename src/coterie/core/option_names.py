@@ -56,6 +56,7 @@ SYNONYMS = {  # {name here: what others call it}
     "label": "target target_column label_column label_col",
     "client": "client_column client_col client_id user_column",
     "missing_values": "na_values null_values na",
+    "decimal": "decimal_mark decimal_separator decimal_comma",
     "drop_missing_labels": "drop_unlabelled drop_unlabeled drop_missing",
     "scale": "normalize normalise normalization standardize standardise scaler",
     "dataset": "data_set dataset_name data_name",

@@ -31,7 +31,13 @@ COUNTS_SCHEMA = pa.schema(
 
 # the columns of row_numbers
 ROWS_SCHEMA = pa.schema(
-    [("client", pa.int32()), ("part", pa.string()), ("file", pa.string()), ("row", pa.int64())]
+    [
+        ("client", pa.int32()),
+        ("name", pa.string()),
+        ("part", pa.string()),
+        ("file", pa.string()),
+        ("row", pa.int64()),
+    ]
 )
 
 
@@ -196,14 +202,16 @@ def list_rows(federation: Federation) -> pa.Table:
     found = [ROWS_SCHEMA.empty_table()]
     place = federation.place or RowSource((federation.name,), (np.iinfo(np.int64).max,))
     ends = np.cumsum(place.sizes)
-    names = pa.array(place.files, pa.string())
+    names, called = pa.array(place.files, pa.string()), pa.array(federation.names, pa.string())
     for part in PARTS if federation.rows is not None else ():
         held = ClientRows.of(part_of(federation, part))
         row = np.asarray(federation.rows)[held.concatenate()]
         row = row if place.kept is None else place.kept[row]
         file = np.searchsorted(ends, row, side="right")
         inside = row - (ends - np.array(place.sizes))[file]
-        columns = [held.owners(), pa.repeat(part, len(row)), names.take(pa.array(file)), inside]
+        owners = pa.array(held.owners())
+        whose = called.take(owners)
+        columns = [owners, whose, pa.repeat(part, len(row)), names.take(pa.array(file)), inside]
         found.append(pa.table(columns, names=ROWS_SCHEMA.names).cast(ROWS_SCHEMA))
     return pa.concat_tables(found)
 

@@ -13,13 +13,14 @@ from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.prepare.preparation import FittedColumn, Preparation
 from coterie.data.read.columns import CATEGORY, DATE, NUMBER, TEXT, Column
 from coterie.data.read.file_rows import UserData, format_names
-from coterie.data.read.tokenizer import ID_LIKE, is_text
+from coterie.data.read.id_columns import MIN_ROWS, count_different, has_own_values
+from coterie.data.read.number_forms import parse_form
+from coterie.data.read.tokenizer import is_text
 
 LEAKAGE = 0.95  # a column that shares so much of the label's information gives it away
 MOSTLY = 0.9  # a label that so many rows have is right nearly always
 GRID = 30  # intervals that a number is put in to compare it with the label
 MAX_SAMPLE = 50_000  # rows that are compared with the label
-MIN_ROWS = 20  # rows below which chance alone looks like a finding
 
 
 class ColumnSummary(NamedTuple):
@@ -58,7 +59,8 @@ def _describe_values(cells: np.ndarray, column: Column) -> str:
     if column.kind == DATE:
         days = np.array([low, high]).astype("datetime64[s]").astype("datetime64[D]")
         return f"{days[0]}..{days[1]}"
-    return f"{low:.4g} to {high:.4g}"
+    form = parse_form(column.form)
+    return f"{low:.4g} to {high:.4g} {form.unit if form else ''}".rstrip()
 
 
 def _describe_preparation(fitted: FittedColumn, scale: str) -> str:
@@ -145,6 +147,7 @@ def _find_column_problems(whole: UserData) -> list[str]:
     constant, ids, large = list[str](), list[str](), list[str]()
     telling, empty, sentences = list[str](), list[str](), list[str]()
     rows, labels = len(whole.data.y), _label_bins_of(whole)
+    distinct = count_different(whole.data.x)
     picked = np.arange(rows)
     if rows > MAX_SAMPLE:
         picked = np.random.default_rng(0).choice(rows, MAX_SAMPLE, replace=False)
@@ -164,7 +167,7 @@ def _find_column_problems(whole: UserData) -> list[str]:
             continue
         if column.note == "beyond 2^53":
             large.append(name)
-        if rows >= MIN_ROWS and _is_id(filled, different, column):
+        if rows >= MIN_ROWS and _is_id(filled, distinct, column):
             ids.append(name)
         elif rows >= MIN_ROWS and _is_leaking(cells[picked], different, labels[picked]):
             telling.append(name)
@@ -172,7 +175,7 @@ def _find_column_problems(whole: UserData) -> list[str]:
         ("columns without any cell", empty),
         ("constant columns, without use", constant),
         ("whole numbers beyond 2^53, which lose digits (ids? use --categories)", large),
-        ("columns that look like an id (leave them out with --features)", ids),
+        ("columns that look like an id (leave them out with --drop)", ids),
         ("free text, of no use as names (--text COLUMN reads one word by word)", sentences),
         ("columns that all but give the label away (known before it?)", telling),
     )
@@ -187,9 +190,11 @@ def _label_bins_of(whole: UserData) -> np.ndarray:
     return np.searchsorted(np.quantile(y, np.linspace(0.1, 0.9, 9)), y)
 
 
-def _is_id(filled: np.ndarray, different: int, column: Column) -> bool:
-    """Whether nearly every row has a value of its own, and values are names or whole numbers."""
-    if column.kind not in (NUMBER, CATEGORY) or different < ID_LIKE * len(filled):
+def _is_id(filled: np.ndarray, rows: int, column: Column) -> bool:
+    """Whether nearly every one of so many different rows has a value of its own, and values are
+    names or whole numbers.
+    """
+    if column.kind not in (NUMBER, CATEGORY) or not has_own_values(filled, rows):
         return False
     return column.kind == CATEGORY or bool((filled == np.floor(filled)).all())
 
@@ -233,8 +238,8 @@ def _find_duplicates(whole: UserData) -> list[str]:
     if double.height:
         extra = int(double["rows"].sum()) - double.height
         found.append(
-            f"{extra:,} rows are copies of another ({extra / len(y):.1%}): a copy of a training "
-            "row may be tested on"
+            f"{extra:,} rows are copies of another ({extra / len(y):.1%}): the usual cut, shuffle, "
+            "keeps them in one part of a client, others may not"
         )
     if across.height:
         found.append(f"{across.height:,} rows are held by several clients")

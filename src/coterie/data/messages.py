@@ -2,6 +2,8 @@
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 LOGGER = logging.getLogger("coterie.data")  # what is as it should be: quiet unless asked for
 
@@ -13,6 +15,18 @@ class DataWarning(UserWarning):
 def warn(line: str) -> None:
     """Say it once; Python shows it as a warning, the command line as a line of its own."""
     warnings.warn(line, DataWarning, stacklevel=2)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Where data are read again, of which all was said before."""
+    before, LOGGER.disabled = LOGGER.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)
+            yield
+    finally:
+        LOGGER.disabled = before
 
 
 def log(line: str) -> None:

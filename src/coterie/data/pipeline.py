@@ -22,6 +22,7 @@ from coterie.data.messages import log, warn
 from coterie.data.newcomers import keep_out, select_newcomers
 from coterie.data.options import DataOptions, check_data_options, check_values
 from coterie.data.partition import registry
+from coterie.data.partition.copies import find_copies, find_holders
 from coterie.data.partition.cuts import (
     BY_COLUMN,
     Cuts,
@@ -74,9 +75,10 @@ class Cutter(NamedTuple):
 
     how: str  # one of CUTS
     shares: Shares
-    by: np.ndarray  # [n] times or groups of all rows, where they decide
+    by: np.ndarray  # [n] times or groups of all rows, or which are equal, where they decide
     # the rows of each client in, its parts out; a draft has the counts only, nothing is shuffled
     cut: Callable[[ClientRows, bool], Cuts]
+    apart: int = 0  # clients most of whose rows are equal, and are cut as different ones
 
 
 class PreparedRows(NamedTuple):
@@ -152,6 +154,8 @@ def build_federation(
     dealt_rows, left_out = _drop_tiny_clients(whole, rows.dealt, split, cutter, chosen.validation)
     dealt = _partition_rows(whole, dealt_rows, split, num_clients, seed, options or {})
     cuts = cutter.cut(dealt.parts, False)
+    if cutter.how == "shuffle" and len(cutter.by):
+        _report_copies(base.name, dealt.parts, cutter)
     check_parts(cuts, dealt.names, cutter.shares, cutter.how, dealt.natural)
     late = select_newcomers(chosen.newcomers, len(dealt.names), seed)
     _log_newcomers(base.name, [dealt.names[i] for i in late], len(dealt.names))
@@ -476,11 +480,13 @@ def _build_cutter(
     natural = base.users is not None and split in registry.PARTITIONERS
     natural = natural and registry.PARTITIONERS[split].natural
     usual = catalog.source_of(base.name).cut if natural else "shuffle"
-    how = chosen.cut or (usual if base.parts is None else "published")
+    how, apart = chosen.cut or (usual if base.parts is None else "published"), 0
     shares = Shares(chosen.validation, 0.0 if chosen.shared_test else chosen.test)
     by = user_data.cut_numbers_of(whole, how) if how in BY_COLUMN else np.zeros(0)
     if how == "published":
         by, shares = _find_published_parts(base, chosen)
+    if how == "shuffle" and whole.columns is not None:
+        by, apart = find_copies(base.x, base.y, base.users if natural else None)
 
     def cut(parts: ClientRows, draft: bool) -> Cuts:
         rngs = streams(seed, "parts", range(len(parts)))
@@ -496,12 +502,26 @@ def _build_cutter(
             own = 0.0 if (by == 1).any() else shares.validation
             cuts = cuts_of([cut_as_published(part, by, own, rng) for part, rng in each])
         else:
-            cuts = cut_at_points(parts, shares, rngs if how == "shuffle" and not draft else None)
+            mixed = how == "shuffle" and not draft
+            cuts = cut_at_points(parts, shares, rngs if mixed else None, by if len(by) else None)
         none = np.zeros(len(parts), np.int64)
         everyones = ClientRows(shared, none, none + len(shared))
         return cuts._replace(test=everyones) if len(shared) else cuts
 
-    return Cutter(how, shares, by, cut)
+    return Cutter(how, shares, by, cut, apart)
+
+
+def _report_copies(name: str, parts: ClientRows, cutter: Cutter) -> None:
+    """One line on rows that stay together, and one where rows are equal by chance."""
+    count = find_holders(parts, cutter.by)[1]
+    if cutter.apart:
+        who = f"{cutter.apart:,} clients" if cutter.apart > 1 else "a client"
+        log(f"{name}: most rows of {who} equal another one, as by chance: they are cut apart")
+    if count:
+        log(
+            f"{name}: {count:,} rows are copies of a row of the same client: kept in one part with "
+            "it"
+        )
 
 
 def _find_published_parts(base: Dataset, chosen: DataOptions) -> tuple[np.ndarray, Shares]:

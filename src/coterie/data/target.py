@@ -31,6 +31,7 @@ class Target(NamedTuple):
     # of classes in the loss: one row; of several labels: a row without and a row with each
     weights: Weights = ()
     loss: str = ""  # module:function in the place of the task's own
+    forms: tuple[str, ...] = ()  # how each column spells numbers, see coterie.data.read.columns
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON knows it."""
@@ -54,6 +55,7 @@ def target_from_dict(settings: Mapping[str, Any]) -> Target:
     """A target as `to_dict` wrote it."""
     fixed = {
         "columns": tuple(settings["columns"]),
+        "forms": tuple(settings.get("forms", ())),
         "weights": tuple(tuple(row) for row in settings["weights"]),
     }
     return Target(**({k: v for k, v in settings.items() if k in Target._fields} | fixed))
@@ -83,6 +85,7 @@ class Label(NamedTuple):
     columns: tuple[str, ...]
     numbers: np.ndarray | None  # [n] or [n, labels] as written; None: text
     table: bool = False  # of a table: whole numbers may be a quantity; those of arrays are classes
+    forms: tuple[str, ...] = ()  # how each column spells numbers, see coterie.data.read.columns
 
 
 class TaskGuess(NamedTuple):
@@ -163,7 +166,7 @@ def fit_target(
 ) -> Target:
     """What the training rows say; no other row is read."""
     name = ", ".join(label.columns) or "the label"
-    target, learnt = Target(task, label.columns), TASKS[task]
+    target, learnt = Target(task, label.columns, forms=label.forms), TASKS[task]
     if learnt.has_tokens:
         if balanced:
             raise BadInput(f"class_weights = balanced, but '{name}' has no classes; leave it out")

@@ -532,7 +532,7 @@ def open_site(folder: Path, say: LogLine = print_line, agree: Agree = agree_to_a
         check_rows(rows, shape)
         public = read_public(shown, home.label, shape) if shown else None
         return {
-            "rows": count_parts(len(rows.y), shape),
+            "rows": count_parts(rows, shape),
             "columns": rows.columns,
             "public": to_public(public).checksum if public else "",
         }

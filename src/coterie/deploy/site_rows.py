@@ -15,9 +15,11 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 from coterie.data.arrays import digest_of
+from coterie.data.client_rows import ClientRows
 from coterie.data.dataset import Public
 from coterie.data.federation import PARTS, Federation
-from coterie.data.partition.cuts import cut_points, cut_rows, half_of
+from coterie.data.partition.copies import find_copies
+from coterie.data.partition.cuts import Shares, cut_at_points, halve_held
 from coterie.data.prepare.preparation import FittedColumn, Preparation
 from coterie.data.read.columns import CATEGORY, NUMBER, Column, RowSource, read_known_columns
 from coterie.data.read.table_files import open_table
@@ -213,16 +215,28 @@ def _raw_columns(books: Sequence[Column]) -> tuple[FittedColumn, ...]:
     return tuple(FittedColumn(c.name, c.kind, form=c.form, categories=c.values) for c in books)
 
 
-def count_parts(rows: int, shape: DataShape) -> dict[str, int]:
+def count_parts(rows: SiteRows, shape: DataShape) -> dict[str, int]:
     """How many of a site's rows go to which part."""
-    first, second = cut_points(rows, shape.validation, shape.test)
-    fit = half_of(second - first)
-    return {
-        "train": first,
-        "validation": fit,
-        "select": second - first - fit,
-        "test": rows - second,
-    }
+    cut = _cut(rows, shape, None)
+    return dict(zip(PARTS, map(len, cut), strict=True))
+
+
+def _cut(
+    rows: SiteRows, shape: DataShape, rng: np.random.Generator | None
+) -> tuple[np.ndarray, ...]:
+    """The rows of PARTS, shuffled where there is a generator; those of a table that are equal stay
+    in one part.
+    """
+    every, shares = (
+        ClientRows.pack(None, np.array([len(rows.y)])),
+        Shares(shape.validation, shape.test),
+    )
+    same = find_copies(rows.x.numpy(), rows.y).row if rows.names else None
+    train, held, test = (
+        part[0] for part in cut_at_points(every, shares, None if rng is None else [rng], same)
+    )
+    fit, select = halve_held(held, None if same is None else same[held])
+    return train, fit, select, test
 
 
 def check_rows(rows: SiteRows, shape: DataShape) -> None:
@@ -234,7 +248,7 @@ def check_rows(rows: SiteRows, shape: DataShape) -> None:
         )
         raise _unfit(rows, f"has {what}features")
     for part, share in (("train", 1.0), ("validation", shape.validation), ("test", shape.test)):
-        if share > 0 and count_parts(len(rows.y), shape)[part] == 0:
+        if share > 0 and count_parts(rows, shape)[part] == 0:
             what = f"has {len(rows.y)} rows, none of them in its {part} part: give more rows"
             raise _unfit(rows, what)
     learning_targets(rows, shape)
@@ -303,16 +317,7 @@ def site_federation(
     """
     check_rows(rows, shape)
     none, y = np.zeros(0, np.int64), learning_targets(rows, shape)
-    pieces = cut_rows(
-        np.arange(len(rows.y)),
-        rows.y,
-        "shuffle",
-        shape.validation,
-        shape.test,
-        stream(shape.seed, "parts", number),
-    )
-    fit = half_of(len(pieces[1]))
-    cut = (pieces[0], pieces[1][:fit], pieces[1][fit:], pieces[2])
+    cut = _cut(rows, shape, stream(shape.seed, "parts", number))
     train, validation, select, test = (
         [part if i == number else none for i in range(clients)] for part in cut
     )

@@ -22,6 +22,7 @@ from coterie.reports.configurations import describe_setup, split_configurations
 from coterie.reports.cost_figures import build_cost_figures
 from coterie.reports.data_figures import build_data_figures
 from coterie.reports.evidence import Evidence
+from coterie.reports.explained_figures import build_explained_figures
 from coterie.reports.fairness_figures import build_fairness_figures
 from coterie.reports.figures import Figure
 from coterie.reports.forest_figure import build_forest
@@ -44,7 +45,8 @@ def build_figures(evidence: Evidence) -> list[Figure]:
         *build_fairness_figures(evidence),
         *build_cost_figures(evidence),
     ]
-    return [*found, *build_logged_figures(evidence), *build_data_figures(evidence)]
+    found += [*build_explained_figures(evidence), *build_logged_figures(evidence)]
+    return [*found, *build_data_figures(evidence)]
 
 
 def build_page(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any]:

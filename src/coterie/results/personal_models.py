@@ -261,6 +261,11 @@ class Models:
         """The measured values of all clients."""
         return Table.read(self.folder / METRICS).whole()
 
+    def version(self, number: int) -> int:
+        """The version of a client's model; that of training is the first."""
+        entry = self._newest.get(self.names[number])
+        return entry.version if entry else 1
+
     def card(self, number: int, weights: Weights) -> Card:
         """All that is known of one client's model, as JSON knows it."""
         settings = read_experiment(self.folder).to_dict()
@@ -280,7 +285,7 @@ class Models:
                 part: entry.rows[part] if entry else about["rows"][part][number] for part in PARTS
             },
             "measured": entry.measured if entry else self._measure(number, task),
-            "version": entry.version if entry else 1,
+            "version": self.version(number),
             "history": self._history(number, task),
             "data": about["data"],
             "date": entry.date if entry else about["date"],

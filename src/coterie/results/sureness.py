@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,27 +37,39 @@ def write_sureness(folder: Path, found: Sequence[Sureness]) -> None:
     write_text(folder / SURENESS, json.dumps(whole, indent=1))
 
 
-def read_sureness(folder: Path, client: str, version: int) -> Sureness:
-    """What is known of one version of a client's model."""
+@lru_cache(8)
+def _read_all(path: Path, changed: int) -> dict[tuple[str, int], Sureness]:
+    """{(client, version): what is known}; changed: when the file was, so that it is read anew."""
+    whole = json.loads(read_text(path))
+    if whole[CHECKSUM] != digest_text(json.dumps(whole["clients"])):
+        raise ValueError
+    return {(s.client, s.version): s for s in (Sureness(**one) for one in whole["clients"])}
+
+
+def find_sureness(folder: Path, client: str, version: int) -> Sureness | None:
+    """What is known of one version of a client's model; None where nothing is."""
     path = folder / SURENESS
     try:
-        whole = json.loads(read_text(path))
-        if whole[CHECKSUM] != digest_text(json.dumps(whole["clients"])):
-            raise ValueError
-        entries = [Sureness(**one) for one in whole["clients"]]
+        return _read_all(path.absolute(), path.stat().st_mtime_ns).get((client, version))
     except FileNotFoundError:
-        raise BadInput(
-            f"{folder} does not say how sure its models are: `coterie explain {folder}` first"
-        ) from None
+        return None
     except (ValueError, TypeError, KeyError):
         raise BadInput(
             f"{path} is damaged (it is not as it was written): `coterie explain {folder}` writes "
             "it anew"
         ) from None
-    found = [one for one in entries if (one.client, one.version) == (client, version)]
-    if not found:
+
+
+def read_sureness(folder: Path, client: str, version: int) -> Sureness:
+    """The same, refused where nothing is known."""
+    found = find_sureness(folder, client, version)
+    if found is not None:
+        return found
+    if not (folder / SURENESS).exists():
         raise BadInput(
-            f"{path} says nothing of version {version} of '{client}': it was calibrated before, or "
-            "came after training"
+            f"{folder} does not say how sure its models are: `coterie explain {folder}` first"
         )
-    return found[0]
+    raise BadInput(
+        f"{folder / SURENESS} says nothing of version {version} of '{client}': it was calibrated "
+        "before, or came after training"
+    )

@@ -23,13 +23,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from coterie.analysis.calibration import prediction_sets, scale_probabilities
 from coterie.core.errors import BadInput
 from coterie.results.personal_models import ModelTask
+from coterie.results.sureness import Sureness
 from coterie.serving.batching import Prediction, QueueFull
 from coterie.serving.generation import LIMITS, Sampling, read_sampling
 from coterie.serving.generation_worker import NewText
 from coterie.serving.metrics import CONTENT_TYPE
-from coterie.serving.predictions import prediction_frame_of
+from coterie.serving.predictions import add_sureness, prediction_frame_of
 from coterie.serving.request_rows import ARROW, CSV, JSON
 from coterie.serving.service import Service, Snapshot
 
@@ -144,6 +146,7 @@ def _predict_route(service: Service) -> Handler:
         now = service.current
         served, client = now.served, _authorize_client(now, request)
         kind = _content_type(request, (JSON, CSV, ARROW))
+        sure = served.sureness(client) if _asks_sureness(request) else None
         body = await _read_body(service, request)
         read, most = served.reader.read, service.limits.rows
         name = served.models.names[client]
@@ -164,7 +167,7 @@ def _predict_route(service: Service) -> Handler:
         if not np.isfinite(numbers).all():
             raise BadInput("the model gives no finite number for a row: look at its cells")
         service.numbers.rows += rows.height
-        return _format_response(request, name, served.task, answer)
+        return _format_response(request, name, served.task, answer, sure)
 
     async def timed(request: Request) -> Response:
         began = time.perf_counter()
@@ -173,6 +176,16 @@ def _predict_route(service: Service) -> Handler:
         return response
 
     return timed
+
+
+def _asks_sureness(request: Request) -> bool:
+    """Whether calibrated probabilities and sets or intervals are asked for."""
+    if not request.scope["query_string"]:
+        return False
+    said = request.query_params.get("sure", "false")
+    if said not in ("true", "false"):
+        raise BadInput("sure is true or false")
+    return said == "true"
 
 
 def _generate_route(service: Service) -> Handler:
@@ -352,24 +365,40 @@ async def _read_body(service: Service, request: Request) -> bytes:
 
 
 def _format_response(
-    request: Request, client: str, task: ModelTask, answer: Prediction
+    request: Request, client: str, task: ModelTask, answer: Prediction, sure: Sureness | None
 ) -> Response:
     """An answer in the form that is asked for."""
+    n = len(answer.predictions)
+    more = (np.full(n, sure.temperature or 1.0), np.full(n, sure.quantile)) if sure else None
     wanted = request.headers.get("accept", "")
     if CSV in wanted or ARROW in wanted:
         frame = prediction_frame_of(task, answer.predictions, answer.probabilities)
+        if more:
+            frame = add_sureness(task, frame, answer.probabilities, *more)
         if ARROW in wanted:
             sink = io.BytesIO()
             frame.write_ipc_stream(sink)
             return Response(sink.getvalue(), media_type=ARROW, headers=HEADERS)
         return Response(frame.write_csv(), headers=HEADERS | {"Content-Type": CSV})
     body: dict[str, Any] = {"client": client, "predictions": answer.predictions.tolist()}
-    if answer.probabilities is not None:
-        body |= {
-            "classes": task.classes.tolist(),
-            "probabilities": answer.probabilities.tolist(),
-        }
+    shares = answer.probabilities
+    if shares is not None and more:
+        shares = scale_probabilities(shares.astype(float), more[0][:, None])
+    if shares is not None:
+        body |= {"classes": task.classes.tolist(), "probabilities": shares.tolist()}
+    if more and sure:
+        body |= {"confidence": sure.confidence} | _name_sets(task, answer, more[1])
     return JSONResponse(body, headers=HEADERS)
+
+
+def _name_sets(task: ModelTask, answer: Prediction, reach: np.ndarray) -> dict[str, Any]:
+    """The set of classes of every row, or its interval; an end that is not known is null."""
+    if answer.probabilities is None:
+        ends = np.stack([answer.predictions - reach, answer.predictions + reach], axis=1)
+        known = [[end if np.isfinite(end) else None for end in pair] for pair in ends.tolist()]
+        return {"intervals": known}
+    inside = prediction_sets(answer.probabilities.astype(float), reach[:, None])
+    return {"sets": [task.classes[row].tolist() for row in inside]}
 
 
 def _metrics_route(service: Service) -> Callable[[Request], Response]:

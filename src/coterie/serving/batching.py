@@ -20,6 +20,7 @@ from torch import Tensor
 from coterie.core.errors import BadInput
 from coterie.results.models import Weights
 from coterie.results.personal_models import Models, ModelTask
+from coterie.results.sureness import Sureness, read_sureness
 from coterie.serving.model_cache import ModelCache
 from coterie.serving.request_rows import RequestRows, RowReader
 
@@ -53,6 +54,17 @@ class ServedRun:
     def folder(self) -> Path:
         """The folder of the run."""
         return self.models.folder
+
+    def sureness(self, client: int) -> Sureness:
+        """How sure a client's model is, as `coterie explain` has fitted it."""
+        models = self.models
+        try:
+            return read_sureness(models.folder, models.names[client], models.version(client))
+        except BadInput:  # which names a folder of this machine
+            raise BadInput(
+                "how sure this model is has not been fitted: leave sure out, or have `coterie "
+                "explain` run where it is served"
+            ) from None
 
     def _slots_of(self, client: int) -> ModelCache:
         """The models of a client's network."""

@@ -111,7 +111,7 @@ def _describe_column(column: Card) -> str:
         text += f": its first {column['tokens']:,} words, of {column['vocabulary']:,} known ones"
     elif column["buckets"]:
         text += f", hashed into {column['buckets']} columns"
-    elif column["form"] and column["kind"] == "date":
+    elif column["form"]:
         text += f" written {column['form']}"
     return text + (", may be missing" if column["indicator"] else "")
 

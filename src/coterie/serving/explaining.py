@@ -33,14 +33,18 @@ from coterie.analysis.scores import default_measure_of, find_score, score_task
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 from coterie.core.task import find_task
-from coterie.data.federation import part_of
+from coterie.data.federation import PARTS, part_of
+from coterie.data.messages import silence
 from coterie.data.prepare.preparation import FittedColumn
+from coterie.data.read.columns import TEXT
 from coterie.data.target import task_of
 from coterie.experiment.build import Given
 from coterie.experiment.config import Experiment
 from coterie.methods.needs import needs_of
 from coterie.methods.registry import METHODS
-from coterie.results.folder import read_experiment
+from coterie.results.data_files import PREPARATION, read_preparation
+from coterie.results.explained import EXPLAINED, ColumnImportance, ExplainedColumns, write_explained
+from coterie.results.folder import read_about, read_experiment
 from coterie.results.models import Build
 from coterie.results.personal_models import Models, PersonalModel, run_module
 from coterie.results.sureness import Sureness, write_sureness
@@ -50,6 +54,9 @@ REPEATS = 5  # permutations of a column
 LEAST_HELD = 100  # held rows from which on a client has a temperature of its own
 MAX_VALUES = 8  # values of a column that dependence is shown at
 MAX_INPUTS = 2000  # inputs beyond which columns are not explained one by one
+QUICK_CALLS = 2000  # permutations in a quick look at a run
+QUICK_TEST = 500  # test rows of a client in it
+QUICK_ROWS = 100_000  # rows of a run beyond which there is none, as reading them takes longer
 
 
 class Dependence(NamedTuple):
@@ -240,8 +247,47 @@ def explain(
     wanted = everyone if asked is None else [everyone[asked]]
     more = shown if asked is not None else 0
     found = [_explain_client(rows, one, sure[one.number], more) for one in wanted]
+    if asked is None:
+        _write_columns(rows, [(one.importance, one.rows) for one in found if one.rows > 1])
     before, after = _curves(rows, wanted, sure)
     return Explained(rows.measure, [name for name, _ in rows.groups], found, before, after)
+
+
+def explain_columns(folder: Path) -> None:
+    """Measure the importance of the columns of a run of one's own table for its report: of clients
+    drawn so that there are few enough permutations. Nothing where rows are many or have no columns.
+    """
+    about = read_about(folder)
+    known = read_preparation(folder).columns if (folder / PREPARATION).exists() else ()
+    many = sum(sum(about["rows"][part]) for part in PARTS) > QUICK_ROWS
+    if many or not known or known[0].kind == TEXT or (folder / EXPLAINED).exists():
+        return
+    with silence():
+        rows = _Explainer(folder, None, None)
+    some = [k for k, mine in enumerate(rows.federation.test) if len(mine) > 1]
+    most = max(1, QUICK_CALLS // (REPEATS * len(rows.groups)))
+    if len(some) > most:
+        drawn = stream(rows.experiment.seed, "explain").choice(some, most, replace=False)
+        some = np.sort(drawn).tolist()
+    clients = [rows.client(k) for k in some]
+    clients = [one._replace(test=one.test[:QUICK_TEST]) for one in clients]
+    if clients:
+        _write_columns(rows, [(rows.importance(one), len(one.test)) for one in clients])
+
+
+def _write_columns(rows: _Explainer, each: Sequence[tuple[dict[str, float], int]]) -> None:
+    """The importance of columns over clients, for reports."""
+    columns = []
+    for name, _ in rows.groups:
+        values = np.array([importance[name] for importance, _ in each])
+        values = values[np.isfinite(values)]
+        if len(values):
+            low, high = np.quantile(values, (0.25, 0.75)).tolist()
+            columns.append(ColumnImportance(name, float(values.mean()), low, high))
+    columns.sort(key=lambda column: -column.mean)
+    tested, everyone = sum(count for _, count in each), rows.federation.clients
+    found = ExplainedColumns(rows.measure, len(each), everyone, tested, tuple(columns))
+    write_explained(rows.folder, found)
 
 
 def fit_sureness(

@@ -17,6 +17,7 @@ from coterie.data.partition.cuts import cut_rows, half_of
 from coterie.data.prepare.inputs import InputBuilder, to_frame_or_array
 from coterie.data.prepare.preparation import Preparation, add_client_scale, read_later_rows
 from coterie.data.read.columns import RowSource, blank_cells
+from coterie.data.read.number_forms import parse_form, parse_numbers
 from coterie.experiment.build import Given
 from coterie.experiment.config import PYTHON, Experiment
 from coterie.results.data_files import ROWS
@@ -49,11 +50,13 @@ def load_trained_rows(folder: Path, experiment: Experiment, given: Given = None)
         raise BadInput(f"{folder} was trained on Python objects: give them again as dataset=")
     federation = load_federation(experiment, given)
     path = folder / ROWS
-    if path.is_file() and not pq.read_table(path).equals(list_rows(federation)):
-        raise BadInput(
-            f"{folder}: its data have changed since it was trained ({path} lists other rows); "
-            "restore them"
-        )
+    if path.is_file():
+        known = pq.read_table(path)  # of an earlier version: without the names
+        if not known.equals(list_rows(federation).select(known.column_names)):
+            raise BadInput(
+                f"{folder}: its data have changed since it was trained ({path} lists other rows); "
+                "restore them"
+            )
     if federation.names != read_about(folder)["clients"]:
         raise BadInput(f"{folder} has other clients than its data now: restore them")
     return federation
@@ -95,6 +98,17 @@ def labels_of(models: Models, frame: pl.DataFrame, place: str) -> np.ndarray:
         gaps = frame[name].is_null().to_numpy().nonzero()[0]
         if len(gaps):
             raise BadInput(f"{place}: '{name}' is empty in row {gaps[0] + 1:,}; fill or remove it")
+    for name, text in zip(target.columns, target.forms, strict=False):
+        form = parse_form(text)
+        if form and frame[name].dtype == pl.String:
+            numbers = parse_numbers(frame[name].str.strip_chars(), form)
+            odd = numbers.is_null().to_numpy().nonzero()[0]
+            if len(odd):
+                raise BadInput(
+                    f"{place}: '{name}' is '{frame[name][int(odd[0])]}' in row {odd[0] + 1:,}, "
+                    f"not a number as {form}"
+                )
+            frame = frame.with_columns(numbers)
     if find_task(target.task).has_numbers:
         found = [_read_numbers(frame[name], place) for name in target.columns]
         return target.scale(found[0] if len(found) == 1 else np.stack(found, 1))

@@ -2,7 +2,9 @@
 
 A table has one input per column, each [rows]: doubles for numbers (NaN where missing), truth values
 (0 or 1) and dates (seconds since 1970), strings for texts ("" where missing). Texts that are read
-word by word are one input of word numbers, which tokenizer.json makes. The graph is made once per
+word by word are one input of word numbers, which tokenizer.json makes. Where `coterie explain` has
+fitted how sure the model is, outputs say that too: calibrated probabilities and which classes are
+in the set, or the ends of the interval. The graph is made once per
 network; every further client puts its own numbers in. Each file is run by onnxruntime on drawn
 rows before it is handed out, and must say what the model itself says.
 """
@@ -21,18 +23,28 @@ import numpy as np
 import polars as pl
 import torch
 
+from coterie.analysis.calibration import TINY as TINY_SHARE
+from coterie.analysis.calibration import scale_probabilities
 from coterie.core.errors import BadInput
 from coterie.core.files import write_text
 from coterie.data.prepare.inputs import InputBuilder
 from coterie.data.prepare.preparation import DAY, FittedColumn, read_later_rows
 from coterie.data.read.columns import BOOLEAN, CATEGORY, DATE, TEXT, RowSource
 from coterie.results.personal_models import ModelTask, PersonalModel
+from coterie.results.sureness import Sureness, find_sureness
 from coterie.serving.model_files import CARD, write_tokenizer
 from coterie.serving.pipeline import Pipeline, build_pipeline, example_of
 
 FILE, CELLS, PROBABILITIES = "model.onnx", "cells", "probabilities"
+CALIBRATED, SETS, LOW, HIGH = "calibrated", "in_set", "low", "high"  # where a run was explained
 CHECK_ROWS, TOLERANCE = 64, 1e-5  # rows that are compared, and how far apart they may be
 TINY = 1e-30  # so that nothing is divided by 0
+
+
+def sureness_of(model: PersonalModel) -> Sureness | None:
+    """How sure a model is; None where `coterie explain` has not been run since it was trained."""
+    known = model.folder is not None and not model.task.several
+    return find_sureness(model.folder, model.client, model.card["version"]) if known else None
 
 
 class OnnxWriter:
@@ -59,8 +71,11 @@ class OnnxWriter:
         if model.intake.is_table and kept is not None and not kept.text:
             self._add_inputs(proto, model.intake)
         self._add_labels(proto, model.task)
+        sure = sureness_of(model)
+        if sure:
+            self._add_sureness(proto, model.task, sure)
         self.onnx.checker.check_model(proto)
-        self._check(proto, model)
+        self._check(proto, model, sure)
         (folder / FILE).write_bytes(proto.SerializeToString())
         write_text(folder / CARD, json.dumps(model.card, indent=1))
         write_tokenizer(model, folder)
@@ -151,12 +166,45 @@ class OnnxWriter:
         proto.graph.output.append(made.make_tensor_value_info("label", kind, ["rows"]))
         self._add_opset(proto, "ai.onnx.ml", 3)
 
+    def _add_sureness(self, proto: Any, task: ModelTask, sure: Sureness) -> None:
+        """Calibrated probabilities and the set of every row, or the ends of its interval."""
+        made, kinds = self.onnx.helper, self.onnx.TensorProto
+        names = {"least": TINY_SHARE, "temperature": sure.temperature or 1.0}
+        names |= {"one": 1.0, "reach": sure.quantile}
+        graph = proto.graph
+        said = next(o for o in graph.output if o.name == PROBABILITIES)
+        dtype = said.type.tensor_type.elem_type
+        for name, value in names.items():
+            graph.initializer.append(made.make_tensor(f"coterie.{name}", dtype, [], [value]))
+        if task.names:
+            steps = [
+                ("Max", [PROBABILITIES, "coterie.least"], "coterie.share"),
+                ("Log", ["coterie.share"], "coterie.log"),
+                ("Div", ["coterie.log", "coterie.temperature"], "coterie.logit"),
+                ("Softmax", ["coterie.logit"], CALIBRATED),
+                ("Sub", ["coterie.one", PROBABILITIES], "coterie.strange"),
+                ("LessOrEqual", ["coterie.strange", "coterie.reach"], SETS),
+            ]
+            outputs = [(CALIBRATED, dtype), (SETS, kinds.BOOL)]
+            shape = ["rows", len(task.names)]
+        else:
+            steps = [
+                ("Sub", [PROBABILITIES, "coterie.reach"], LOW),
+                ("Add", [PROBABILITIES, "coterie.reach"], HIGH),
+            ]
+            outputs, shape = [(LOW, dtype), (HIGH, dtype)], ["rows"]
+        for kind, inputs, output in steps:
+            more = {"axis": 1} if kind == "Softmax" else {}
+            graph.node.append(made.make_node(kind, inputs, [output], **more))
+        for name, kind in outputs:
+            graph.output.append(made.make_tensor_value_info(name, kind, shape))
+
     def _add_opset(self, proto: Any, domain: str, version: int) -> None:
         """Say which words of ONNX the graph uses."""
         if all(known.domain != domain for known in proto.opset_import):
             proto.opset_import.append(self.onnx.helper.make_opsetid(domain, version))
 
-    def _check(self, proto: Any, model: PersonalModel) -> None:
+    def _check(self, proto: Any, model: PersonalModel, sure: Sureness | None) -> None:
         """Refuse a graph that says anything else than the model, row by row."""
         quiet = self.runtime.SessionOptions()
         quiet.log_severity_level = 3  # errors alone
@@ -164,8 +212,13 @@ class OnnxWriter:
             proto.SerializeToString(), quiet, providers=["CPUExecutionProvider"]
         )
         rows = synthesize_rows(model.intake)
-        found = session.run([PROBABILITIES], build_feeds(model.intake, rows))[0]
+        feeds = build_feeds(model.intake, rows)
+        found = session.run([PROBABILITIES], feeds)[0]
         want = model.task.learnt.predict(model.outputs(rows)).numpy()
+        if sure and model.task.names:
+            scaled = scale_probabilities(want.astype(float), sure.temperature or 1.0)
+            found = np.hstack([found, session.run([CALIBRATED], feeds)[0]])
+            want = np.hstack([want, scaled])
         # numbers in units of the largest of them, probabilities as they are
         size = 1.0 if model.task.names else max(float(np.abs(want).max()), TINY)
         apart = np.abs(found - want).reshape(len(want), -1).max(1) / size

@@ -11,7 +11,8 @@ from coterie.core.task import find_task
 from coterie.core.version import __version__
 from coterie.data.prepare.inputs import InputBuilder
 from coterie.data.prepare.preparation import FittedColumn
-from coterie.data.read.columns import BOOLEAN, CATEGORY, COMMA, DATE, TEXT
+from coterie.data.read.columns import BOOLEAN, CATEGORY, DATE, TEXT
+from coterie.data.read.number_forms import parse_form
 from coterie.results.personal_models import ModelTask
 from coterie.serving.generation import LIMITS, Sampling
 from coterie.serving.request_rows import ARROW, CSV, JSON, LARGEST_NUMBER
@@ -119,8 +120,9 @@ def _cell_schema(column: FittedColumn) -> Json:
         form = column.form or "%Y-%m-%d"
         found = re.sub(r"%\.f|%[A-Za-z]|.", lambda m: PATTERNS.get(m[0]) or re.escape(m[0]), form)
         return {"type": ["string", "null"], "pattern": f"^{found}$", "description": form}
-    comma = " (a number, whatever the comma in training)" if column.form == COMMA else ""
-    return _number_schema("number", "null") | {"description": f"a number{comma}"}
+    form = parse_form(column.form)
+    unit = f" in {form.unit}" if form and form.unit else ""
+    return _number_schema("number", "null") | {"description": f"a number{unit}"}
 
 
 def _allow_blanks(schema: Json, blanks: Sequence[str]) -> Json:
@@ -140,7 +142,21 @@ def _answer_schema(task: ModelTask) -> Json:
             "type": "array",
             "items": {"type": "array", "items": {"type": "number"}},
         }
-    return _object_schema(parts)
+    schema = _object_schema(parts)
+    return schema | {"properties": parts | _sure_properties(task)}
+
+
+def _sure_properties(task: ModelTask) -> Json:
+    """What comes back beside it where sure is true."""
+    if task.several:
+        return {}
+    share: Json = {"type": "number", "description": "how often sets or intervals hold the truth"}
+    if task.names:
+        items: Json = {"type": "array", "items": {"type": task.kind_of_names}}
+        return {"confidence": share, "sets": {"type": "array", "items": items}}
+    ends = {"type": ["number", "null"]}
+    items = {"type": "array", "items": ends, "minItems": 2, "maxItems": 2}
+    return {"confidence": share, "intervals": {"type": "array", "items": items}}
 
 
 def _refusal_responses(*statuses: str) -> Json:
@@ -158,6 +174,15 @@ def _client_parameter() -> list[Json]:
     return [{"name": "client", "in": "path", "required": True, "schema": schema}]
 
 
+def _sure_parameter() -> Json:
+    meaning = (
+        "Calibrated probabilities, and the set of classes or the interval that holds the truth as "
+        "often as confidence says, where `coterie explain` has fitted them; else 422."
+    )
+    schema = {"type": "boolean", "default": False}
+    return {"name": "sure", "in": "query", "description": meaning, "schema": schema}
+
+
 def _predict_operation(secured: list[Json], tokens: bool) -> Json:
     raw = {"schema": {"type": "string", "format": "binary"}}
     answer = {JSON: {"schema": {"$ref": "#/components/schemas/Answer"}}, CSV: raw, ARROW: raw}
@@ -165,7 +190,7 @@ def _predict_operation(secured: list[Json], tokens: bool) -> Json:
         "summary": "What the client's own model says of rows.",
         "operationId": "predict",
         "security": secured,
-        "parameters": _client_parameter(),
+        "parameters": [*_client_parameter(), _sure_parameter()],
         "requestBody": {
             "required": True,
             "content": {

@@ -123,7 +123,8 @@ def _predict_chunk(
     start = pl.DataFrame([numbers, pl.Series("client", owners.tolist(), pl.String)])
     answers = build_prediction_frame(first.task, outputs)
     if wanted.sure:
-        answers = add_sureness(first.task, answers, outputs, temperatures, reach)
+        shares = first.task.probabilities(outputs) if first.task.names else None
+        answers = add_sureness(first.task, answers, shares, temperatures, reach)
     taken = {*start.columns, *answers.columns}
     held = held.rename({n: f"{n} (given)" for n in held.columns if n in taken})
     return pl.concat([start, held, answers] if held.width else [start, answers], how="horizontal")

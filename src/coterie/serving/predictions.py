@@ -34,18 +34,19 @@ def prediction_frame_of(
 def add_sureness(
     task: ModelTask,
     frame: pl.DataFrame,
-    outputs: Tensor,
+    shares: np.ndarray | None,
     temperatures: np.ndarray,
     reach: np.ndarray,
 ) -> pl.DataFrame:
     """The same with calibrated probabilities and the set of every row, or its interval.
 
-    temperatures, reach: [n] temperature and conformal quantile of the model of every row.
+    shares: [n, classes] probabilities; None: of numbers. temperatures, reach: [n] temperature and
+    conformal quantile of the model of every row.
     """
-    if not task.names:
+    if shares is None:
         middle = frame[PREDICTION].to_numpy()
         return frame.with_columns(low=pl.Series(middle - reach), high=pl.Series(middle + reach))
-    shares = task.probabilities(outputs).astype(float)
+    shares = shares.astype(float)
     inside = prediction_sets(shares, reach[:, None])
     scaled = scale_probabilities(shares, temperatures[:, None])
     sets = [", ".join(n for n, i in zip(task.names, row, strict=True) if i) for row in inside]

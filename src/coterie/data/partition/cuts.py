@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from coterie.data.client_rows import ClientRows
+from coterie.data.partition.copies import divide_copies, find_holders
 
 # at random; the first rows train; each run of one label by time, without the rows at the cuts;
 # the earliest rows of a column train; rows of one group of a column stay together; as the data say
@@ -38,17 +39,30 @@ def cuts_of(cuts: Sequence[Cut]) -> Cuts:
 
 
 def cut_at_points(
-    parts: ClientRows, shares: Shares, rngs: Iterable[np.random.Generator] | None
+    parts: ClientRows,
+    shares: Shares,
+    rngs: Iterable[np.random.Generator] | None,
+    copies: np.ndarray | None = None,
 ) -> Cuts:
-    """`cut_rows` of all clients at once: in order, or shuffled where there are generators."""
+    """`cut_rows` of all clients at once: in order, or shuffled where there are generators.
+
+    copies: [rows of all] equal rows have the same number; those of a client stay in one part.
+    """
     rows, begin, n = parts.rows, parts.first, parts.counts
-    if rngs is not None:
-        rows, packed = parts.concatenate().copy(), ClientRows.pack(None, n)
-        begin = packed.first
+    if rngs is not None or copies is not None:
+        rows, begin = parts.concatenate().copy(), np.cumsum(n) - n
+    if rngs is not None and rows is not None:
         ends = (begin + n).tolist()
         for rng, first, last in zip(rngs, begin.tolist(), ends, strict=True):
             rows[first:last] = rng.permutation(rows[first:last])
     first, second = cut_points(n, *shares)
+    if copies is not None and rows is not None:
+        for i in find_holders(parts, copies)[0].tolist():
+            here = slice(int(begin[i]), int(begin[i] + n[i]))
+            sizes = (int(first[i]), int(second[i] - first[i]), int(n[i] - second[i]))
+            pieces = divide_copies(rows[here], copies, sizes)
+            rows[here] = np.concatenate(pieces)
+            first[i], second[i] = np.cumsum([len(piece) for piece in pieces])[:2]
     return Cuts(
         ClientRows(rows, begin, first),
         ClientRows(rows, begin + first, second - first),
@@ -167,6 +181,9 @@ def split_validation(
     The odd row is for methods: a client of a single row does not vote. What the cut keeps together
     stays together: a group or a moment is in one half, and every run of one label is cut by itself.
     """
+    if how == "shuffle" and len(by):
+        pairs = [halve_held(mine, by[rows[mine]]) for mine in held]
+        return ClientRows.of([fit for fit, _ in pairs]), ClientRows.of([kept for _, kept in pairs])
     if how in ("groups", "runs", "time"):
         found = list(_split_each(held, rows, y, how, by))
         return ClientRows.of([first for first, _ in found]), ClientRows.of(
@@ -177,6 +194,17 @@ def split_validation(
         ClientRows(held.rows, held.first, first),
         ClientRows(held.rows, held.first + first, held.counts - first),
     )
+
+
+def halve_held(held: np.ndarray, copies: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """A client's held rows for methods, and those that then choose; copies: [held] which of them
+    are equal.
+    """
+    first = half_of(len(held))
+    if copies is None or len(np.unique(copies)) == len(held):
+        return held[:first], held[first:]
+    fit, kept = divide_copies(np.arange(len(held)), copies, (first, len(held) - first))
+    return held[fit], held[kept]
 
 
 def _split_each(

@@ -13,6 +13,18 @@ import numpy as np
 import polars as pl
 
 from coterie.core.errors import BadInput, format_value
+from coterie.data.read.number_forms import (
+    COMMA,
+    MIXED,
+    OPEN,
+    POINT,
+    NumberForm,
+    find_form,
+    parse_form,
+    parse_numbers,
+    parse_plain_numbers,
+    settle,
+)
 from coterie.data.read.table_files import EMPTY, ISO_DATE
 
 NUMBER, BOOLEAN, CATEGORY, DATE = "number", "boolean", "category", "date"
@@ -23,8 +35,6 @@ DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
 TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f", "T%H:%M:%S", "T%H:%M:%S%.f")
 ZONES = ("T%H:%M:%S%.f%#z", " %H:%M:%S%.f%#z")
 TRUTHS = ("true", "false", "0", "1", "0.0", "1.0")
-COMMA = ","
-DECIMAL_COMMA = r"^[+-]?\d{1,3}(\.\d{3})*,\d+$|^[+-]?\d+(,\d+)?$"
 
 
 class Column(NamedTuple):
@@ -34,7 +44,7 @@ class Column(NamedTuple):
     kind: str
     values: tuple[str, ...] = ()  # the text behind each number of a category
     note: str = ""  # how it had to be read
-    form: str = ""  # how its texts spell dates, or "," for numbers with decimal commas
+    form: str = ""  # how its texts spell dates or numbers, as %d.%m.%Y and 1.234,5 kg
 
 
 class ParsedColumns(NamedTuple):
@@ -61,12 +71,18 @@ class RowSource(NamedTuple):
 
 
 def read_columns(
-    frame: pl.DataFrame, categories: Collection[str], place: RowSource, texts: Collection[str] = ()
+    frame: pl.DataFrame,
+    categories: Collection[str],
+    place: RowSource,
+    texts: Collection[str] = (),
+    decimal: str = "",
 ) -> ParsedColumns:
     """Every column of a frame as numbers, lists of numbers as one column each.
 
-    categories: columns whose cells are names. texts: columns whose cells are sentences.
+    categories: columns whose cells are names. texts: columns whose cells are sentences. decimal:
+    the mark of fractions where cells such as 1,200 leave it open; "": that of other columns.
     """
+    decimal = decimal or find_decimal(frame.drop(*categories, *texts, strict=False))
     found: list[tuple[np.ndarray, Column]] = []
     for series in frame.iter_columns():
         if series.dtype.base_type() in (pl.List, pl.Array):
@@ -77,7 +93,9 @@ def read_columns(
         else:
             as_text = series.name in categories
             found.append(
-                _encode_texts(_to_names(series)) if as_text else _parse_column(series, place)
+                _encode_texts(_to_names(series))
+                if as_text
+                else _parse_column(series, place, decimal)
             )
     x = np.empty((frame.height, len(found)))
     for k, (values, _) in enumerate(found):
@@ -85,7 +103,7 @@ def read_columns(
     return ParsedColumns(x, [column for _, column in found])
 
 
-def _parse_column(series: pl.Series, place: RowSource) -> tuple[np.ndarray, Column]:
+def _parse_column(series: pl.Series, place: RowSource, decimal: str) -> tuple[np.ndarray, Column]:
     """One column by its kind."""
     kind, name = series.dtype, series.name
     if kind == pl.Boolean:
@@ -100,7 +118,7 @@ def _parse_column(series: pl.Series, place: RowSource) -> tuple[np.ndarray, Colu
         seconds = spent.cast(pl.Int64).cast(pl.Float64).to_numpy() / unit
         return seconds, Column(name, NUMBER, note="in seconds")
     if kind in (pl.String, pl.Categorical, pl.Enum):
-        return _parse_texts(series.cast(pl.String), place)
+        return _parse_texts(series.cast(pl.String), place, decimal)
     file, _ = place.of(0)
     raise BadInput(
         f"{file}: column '{name}' holds {kind}, which is not a number, a text or a date; "
@@ -146,45 +164,79 @@ def _trim(series: pl.Series) -> pl.Series:
     return cells.set(cells.is_in(EMPTY), None)
 
 
-def _parse_texts(series: pl.Series, place: RowSource) -> tuple[np.ndarray, Column]:
+def _parse_texts(series: pl.Series, place: RowSource, decimal: str) -> tuple[np.ndarray, Column]:
     """Texts that spell numbers, truth values or dates as these, else as categories."""
     cells = _trim(series)
     filled = cells.len() - cells.null_count()
     if filled == 0:
         return _parse_numbers(cells.cast(pl.Float64), place)
-    numbers = cells.cast(pl.Float64, strict=False)
+    plain = parse_plain_numbers(cells)
+    known = plain.len() - plain.null_count()
+    if known == filled and decimal != COMMA:
+        return _parse_numbers(plain, place, "numbers written as text")
+    found = find_form(cells)
+    form = settle(found, cells, decimal) if found else None
+    numbers = (
+        plain if form is None or (known == filled and not str(form)) else parse_numbers(cells, form)
+    )
     if numbers.null_count() == cells.null_count():
-        return _parse_numbers(numbers, place, "numbers written as text")
-    if bool(cells.drop_nulls().str.contains(DECIMAL_COMMA).all()):
-        values, column = _parse_numbers(_replace_commas(cells), place, "decimal commas")
-        return values, column._replace(form=COMMA)
-    if numbers.len() - numbers.null_count() >= MOSTLY * filled:
+        values, column = _parse_numbers(numbers, place, "numbers written as text")
+        is_open = found is not None and found.shown == OPEN and not decimal
+        return values, column._replace(note=OPEN if is_open else column.note, form=str(form or ""))
+    if known >= MOSTLY * filled or form is not None:
         odd = int((numbers.is_null() & cells.is_not_null()).arg_max() or 0)
         file, row = place.of(odd)
+        wanted = f"a number as {form}" if str(form or "") else "a number"
         raise BadInput(
-            f"{file}: column '{series.name}' is '{cells[odd]}' in row {row:,}, not a number; "
+            f"{file}: column '{series.name}' is '{cells[odd]}' in row {row:,}, not {wanted}; "
             f"empty the cell (in a run say --missing-values '{cells[odd]}' if it means so), or say "
             f"--categories {series.name} if its numbers are names"
         )
     lower = cells.str.to_lowercase()
     if set(lower.drop_nulls().unique()) <= {"true", "false"}:
         return (lower == "true").cast(pl.Float64).to_numpy(), Column(series.name, BOOLEAN)
-    return _parse_dates(cells) or _encode_texts(cells)
+    values, column = _parse_dates(cells) or _encode_texts(cells)
+    if found and column.kind == CATEGORY:
+        column = column._replace(note=MIXED + ", ".join(unit or "none" for unit in found.units))
+    return values, column
 
 
-def parse_decimal_commas(cells: pl.Series) -> pl.Series | None:
-    """Texts that are numbers with decimal commas, as numbers; None where one of them is not."""
-    found = cells.drop_nulls().str.strip_chars()
-    commas = bool(found.str.contains(",", literal=True).any())  # 007 is a name
-    if not commas or not bool(found.str.contains(DECIMAL_COMMA).all()):
+def find_decimal(frame: pl.DataFrame, floats: bool = True) -> str:
+    """The mark of fractions that the columns of a table show; "" where none does, or two do.
+
+    floats: columns that were read as numbers already count too.
+    """
+    texts = [find_form(_trim(series)) for series in frame if series.dtype == pl.String]
+    found = {one.shown for one in texts if one}
+    if OPEN in found and floats:  # else nobody asks
+        numbers = (s.drop_nulls().drop_nans() for s in frame if s.dtype.is_float())
+        found |= {POINT} if any(bool((s % 1 != 0).any()) for s in numbers) else set()
+    found &= {POINT, COMMA}
+    return found.pop() if len(found) == 1 else ""
+
+
+def parse_label_numbers(
+    cells: pl.Series, frame: pl.DataFrame, decimal: str
+) -> tuple[pl.Series, Column] | None:
+    """Texts of a label that are numbers in a form of their own; None where one of them is not, or
+    where they are plain: 007 is a name.
+
+    frame: the table, whose other columns may show the mark of fractions.
+    """
+    if cells.dtype != pl.String:
         return None
-    return _replace_commas(cells.str.strip_chars())
-
-
-def _replace_commas(cells: pl.Series) -> pl.Series:
-    """Numbers with decimal commas; what is none is missing."""
-    plain = cells.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-    return plain.cast(pl.Float64, strict=False)
+    cells = _trim(cells)
+    found = find_form(cells)
+    if found is None or found.form is None:
+        return None
+    if found.shown == OPEN:
+        decimal = decimal or find_decimal(frame)
+    form = settle(found, cells, decimal) or NumberForm()
+    numbers = parse_numbers(cells, form)
+    if not str(form) or numbers.null_count() > cells.null_count():
+        return None
+    note = OPEN if found.shown == OPEN and not decimal else ""
+    return numbers, Column(cells.name, NUMBER, note=note, form=str(form))
 
 
 def _parse_dates(cells: pl.Series) -> tuple[np.ndarray, Column] | None:
@@ -300,7 +352,7 @@ def read_known_columns(
         if spelled and column.name in frame and frame[column.name].dtype == pl.String:
             frame = frame.with_columns(_parse_known_form(frame[column.name], column, place))
     names, texts = ([c.name for c in known if c.kind == kind] for kind in (CATEGORY, TEXT))
-    read = read_columns(frame, names, place, texts)
+    read = read_columns(frame, names, place, texts, POINT)
     if len(read.columns) != len(known):
         raise BadInput(
             f"{place.files[0]}: its lists hold {len(read.columns)} numbers in all, and "
@@ -331,21 +383,20 @@ def _parse_known_form(series: pl.Series, column: Column, place: RowSource) -> pl
     if values.null_count() > cells.null_count():
         odd = int((values.is_null() & cells.is_not_null()).arg_max() or 0)
         file, row = place.of(odd)
-        kind = {COMMA: "number with a decimal comma", "": column.kind}.get(column.form)
         form = DATES[0] if column.kind == DATE and not column.form else column.form
+        kind = f"{column.kind}{' as' * (column.kind == NUMBER and bool(form))} {form}".rstrip()
         raise BadInput(
             f"{file}: column '{column.name}' is {format_value(cells[odd])} in row {row:,}, not a "
-            f"{f'date {form}' if column.kind == DATE else kind} as in training"
+            f"{kind} as in training"
         )
     return values.alias(series.name)
 
 
 def _parse_cells(cells: pl.Series, column: Column) -> pl.Series:
     """Cells in the form of training; what has another one is missing."""
-    if column.form == COMMA:
-        return _replace_commas(cells.set(~cells.str.contains(DECIMAL_COMMA), None))
     if column.kind == NUMBER:
-        return cells.cast(pl.Float64, strict=False)
+        form = parse_form(column.form)
+        return parse_numbers(cells, form) if form else parse_plain_numbers(cells)
     if column.kind == BOOLEAN:
         lower = cells.str.to_lowercase()
         known = lower.set(~lower.is_in(TRUTHS), None)

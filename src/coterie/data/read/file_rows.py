@@ -11,7 +11,6 @@ from coterie.core.errors import BadInput, format_value
 from coterie.data.dataset import PUBLISHED_PARTS, Dataset
 from coterie.data.messages import warn
 from coterie.data.read.columns import (
-    COMMA,
     TEXT,
     Column,
     ParsedColumns,
@@ -19,6 +18,7 @@ from coterie.data.read.columns import (
     check_no_missing,
     read_columns,
 )
+from coterie.data.read.number_forms import describe_forms, parse_form
 from coterie.data.read.tokenizer import DEFAULT_OPTIONS, TokenizerOptions
 from coterie.data.target import Label
 
@@ -60,6 +60,7 @@ class FileRows(NamedTuple):
     cut: pl.Series | None = None  # the column that rows are cut by
     remarks: Sequence[str] = ()  # how the file had to be read
     targets: tuple[str, ...] = ()  # the label columns of a table
+    forms: tuple[str, ...] = ()  # how each spells numbers
     parts: np.ndarray | None = None  # [n] places in PUBLISHED_PARTS, where rows have parts
     kept: np.ndarray | None = None  # which rows of the file these are, [all] bool; None: all
 
@@ -156,6 +157,7 @@ def merge_files(
     missing: str = "impute",
     categories: tuple[str, ...] = (),
     text: str = "",
+    decimal: str = "",
 ) -> UserData:
     """One data set of all files; labels and clients get numbers in natural order of names."""
     first = pieces[0]
@@ -172,15 +174,14 @@ def merge_files(
     if first.frame is None:
         x = first.x if len(pieces) == 1 else np.concatenate([piece.x for piece in pieces])
     else:
-        x, columns = cells_of(pieces, missing, categories, text)
+        x, columns = cells_of(pieces, missing, categories, text, decimal)
     train = np.repeat([piece.train for piece in pieces], sizes)
     in_parts = [piece.parts for piece in pieces if piece.parts is not None]
     parts = np.concatenate(in_parts) if in_parts else None
     train = train if parts is None else parts == 0
     data = Dataset(name, x, y, len(labels), train, users, parts=parts)
-    commas = [c.name for c in columns or [] if c.form == COMMA]
     remarks = tuple(dict.fromkeys(line for piece in pieces for line in piece.remarks))
-    remarks += (f"decimal commas in {format_names(commas)}",) if commas else ()
+    remarks += tuple(describe_forms(columns or ()))
     if place.kept is not None:
         lost = sum(place.sizes) - len(y)
         warn(f"{name}: {lost:,} of {sum(place.sizes):,} rows have no label: left out")
@@ -209,13 +210,28 @@ def _merge_labels(pieces: list[FileRows]) -> tuple[np.ndarray, list[str], Label]
     kinds = {y.dtype.kind for y in targets}
     if kinds <= {"i", "f"} and first.labels is None:
         numbers = np.concatenate(targets).astype(np.float64)
-        label = Label(first.targets, numbers, table=first.frame is not None)
+        forms = _common_forms(pieces)
+        label = Label(first.targets, numbers, table=first.frame is not None, forms=forms)
         if numbers.ndim > 1 or "f" in kinds:
             return numbers.astype(np.float32), [], label
     else:
         label = Label(first.targets, None)
     y, names = _encode_names(targets, first.labels, first.place)
     return y, names, label
+
+
+def _common_forms(pieces: list[FileRows]) -> tuple[str, ...]:
+    """How the labels are written in all files; refused where their units differ."""
+    first = pieces[0]
+    for piece in pieces:
+        for name, mine, theirs in zip(first.targets, first.forms, piece.forms, strict=False):
+            units = [form.unit if (form := parse_form(text)) else "" for text in (mine, theirs)]
+            if units[0] != units[1]:
+                raise BadInput(
+                    f"{piece.place}: column '{name}' is in '{units[1]}', but in {first.place} in "
+                    f"'{units[0]}'; write one unit in all files"
+                )
+    return next((p.forms for p in pieces if any(p.forms)), first.forms)
 
 
 def _check_shapes(pieces: list[FileRows]) -> None:
@@ -234,12 +250,16 @@ def _check_shapes(pieces: list[FileRows]) -> None:
 
 
 def cells_of(
-    pieces: list[FileRows], missing: str, categories: tuple[str, ...] = (), text: str = ""
+    pieces: list[FileRows],
+    missing: str,
+    categories: tuple[str, ...] = (),
+    text: str = "",
+    decimal: str = "",
 ) -> ParsedColumns:
     """The cells of all files as numbers; what a text means is decided for all files together."""
     place = _source_of(pieces)
     frame = stack_frames([p.frame for p in pieces if p.frame is not None])
-    read = read_columns(frame, categories, place, [text] if text else [])
+    read = read_columns(frame, categories, place, [text] if text else [], decimal)
     if missing == "refuse":
         check_no_missing(read, place)
     return read

@@ -22,12 +22,15 @@ from coterie.data.read.file_rows import (
     UserData,
     cells_of,
     check_arrays,
+    format_names,
     merge_files,
     natural_key_of,
     parse_parts,
     stack_frames,
 )
 from coterie.data.read.flower_partitions import find_saved_partitions, partitions_of
+from coterie.data.read.id_columns import find_ids
+from coterie.data.read.number_forms import COMMA, POINT
 from coterie.data.read.table_files import TABLE_SUFFIXES, OpenedTable, kind_of, stem_of
 from coterie.data.read.tokenizer import (
     DEFAULT_OPTIONS,
@@ -76,6 +79,8 @@ def read_user_data(
     missing: MissingRule = "impute",
     missing_values: str | list[str] = "",
     drop_missing_labels: bool = False,
+    decimal: str = "",
+    keep_ids: bool = False,
     one_hot: NonNegativeInt = 20,
     cut_column: str = "",
     part_column: str = "",
@@ -96,6 +101,9 @@ def read_user_data(
     missing_values: texts that count as a blank cell in any column, separated by commas, such as
         "-,none,-999"; a number counts however it is written.
     drop_missing_labels: rows without a label are left out instead of refused.
+    keep_ids: columns whose values are others in every row stay inputs; else they are left out.
+    decimal: the mark of fractions, . or , where cells such as 1,200 leave it open; empty: found
+        out.
     one_hot: most categories of a text column that are one-hot encoded; beyond, they are hashed.
     cut_column: the column that cut = time and cut = groups cut by; it is no feature unless named as
         one.
@@ -116,7 +124,7 @@ def read_user_data(
     columns = _build_roles(
         client, label, features, drop, categories, cut_column, part_column, text, separator
     )
-    columns = _add_gap_rules(columns, missing_values, drop_missing_labels)
+    columns = _add_cell_rules(columns, missing_values, drop_missing_labels, decimal, keep_ids)
     name = path.name + "/" if path.is_dir() else path.name
     if path.is_file() and (size := path.stat().st_size) >= LARGE:
         log(f"{name}: {size / 1e6:,.0f} MB are read")
@@ -171,12 +179,26 @@ def _build_roles(
     return columns
 
 
-def _add_gap_rules(
-    columns: ColumnRoles, missing_values: str | list[str], drop_missing_labels: bool
+def _add_cell_rules(
+    columns: ColumnRoles,
+    missing_values: str | list[str],
+    drop_missing_labels: bool,
+    decimal: str,
+    keep_ids: bool,
 ) -> ColumnRoles:
-    """The same with what counts as a blank cell, and what becomes of rows without a label."""
-    blanks = tuple(parse_list(missing_values))
-    return columns._replace(missing_values=blanks, drop_missing_labels=drop_missing_labels)
+    """The same with what counts as a blank cell, what becomes of rows without a label, what 1,200
+    is, and whether ids are inputs.
+    """
+    if keep_ids and (columns.features or columns.text):
+        raise BadInput("keep_ids has no effect beside features or text, which choose the columns")
+    if decimal not in ("", POINT, COMMA):
+        raise BadInput(f"decimal = {format_value(decimal)}: give . or ,")
+    return columns._replace(
+        missing_values=tuple(parse_list(missing_values)),
+        drop_missing_labels=drop_missing_labels,
+        decimal=decimal,
+        keep_ids=keep_ids,
+    )
 
 
 def _merge_rows(
@@ -187,18 +209,39 @@ def _merge_rows(
         raise BadInput(
             f"missing = '{missing}' is not known{suggest_name(missing, get_args(MissingRule))}"
         )
-    asked = {k: getattr(columns, k) for k in ("missing_values", "drop_missing_labels")}
+    asked = {
+        k: getattr(columns, k)
+        for k in ("missing_values", "drop_missing_labels", "decimal", "keep_ids")
+    }
     for option in (k for k, v in asked.items() if v and pieces[0].columns is None):
         raise BadInput(f"{option} is for tables, {pieces[0].place} is none: leave it out")
     pieces, text, remarks = _select_text(pieces, columns)
-    data = merge_files(name, pieces, missing, columns.categories, text)
+    data = merge_files(name, pieces, missing, columns.categories, text, columns.decimal)
     data = data._replace(remarks=(*data.remarks, *remarks), missing_values=columns.missing_values)
+    if not (columns.keep_ids or columns.features or text):
+        data = _leave_out_ids(data, columns.categories)
     if columns.cut:
         series = [piece.cut for piece in pieces if piece.cut is not None]
         if len(series) < len(pieces):
             raise BadInput(f"cut_column = '{columns.cut}' is for tables, {pieces[0].place} is none")
         data = data._replace(cut=stack_frames([s.to_frame() for s in series]).to_series())
     return data
+
+
+def _leave_out_ids(data: UserData, named: tuple[str, ...]) -> UserData:
+    """The same without columns that number the rows, and a line that says so."""
+    columns = data.columns or []
+    ids = [k for k in find_ids(columns, data.data.x) if columns[k].name not in named]
+    if not ids or len(ids) == len(columns):
+        return data
+    kept = np.setdiff1d(np.arange(len(columns)), ids)
+    names = format_names([columns[k].name for k in ids])
+    line = f"{names} left out: another value in every row, as ids have; --keep-ids keeps them"
+    return data._replace(
+        data=data.data._replace(x=data.data.x[:, kept]),
+        columns=[columns[k] for k in kept],
+        remarks=(*data.remarks, line),
+    )
 
 
 def _select_text(
@@ -273,6 +316,8 @@ def from_frame(
     missing: MissingRule = "impute",
     missing_values: str | list[str] = "",
     drop_missing_labels: bool = False,
+    decimal: str = "",
+    keep_ids: bool = False,
     one_hot: NonNegativeInt = 20,
     cut_column: str = "",
     part_column: str = "",
@@ -288,7 +333,7 @@ def from_frame(
     if not isinstance(frame, pl.DataFrame):
         frame = pl.from_pandas(frame)
     columns = _build_roles(client, label, features, drop, categories, cut_column, part_column, text)
-    columns = _add_gap_rules(columns, missing_values, drop_missing_labels)
+    columns = _add_cell_rules(columns, missing_values, drop_missing_labels, decimal, keep_ids)
     piece = parse_table(name, OpenedTable(frame, lambda column: None, []), columns)
     data = _merge_rows(name, [piece], columns, missing)
     return data._replace(one_hot=one_hot, texts=_token_options(vocabulary, tokens, tokenizer))
@@ -304,6 +349,8 @@ def from_partitions(
     missing: MissingRule = "impute",
     missing_values: str | list[str] = "",
     drop_missing_labels: bool = False,
+    decimal: str = "",
+    keep_ids: bool = False,
     one_hot: NonNegativeInt = 20,
     cut_column: str = "",
     part_column: str = "",
@@ -317,7 +364,7 @@ def from_partitions(
     Face data sets, one per client; the options are those of `read`.
     """
     columns = _build_roles("", label, features, drop, categories, cut_column, part_column, text)
-    columns = _add_gap_rules(columns, missing_values, drop_missing_labels)
+    columns = _add_cell_rules(columns, missing_values, drop_missing_labels, decimal, keep_ids)
     pieces: list[FileRows] = []
     for one in partitions_of(data):
         place = f"{name}: client {one.client}"

@@ -13,11 +13,20 @@ from coterie.data.read.columns import (
     RowSource,
     blank_cells,
     check_no_missing,
-    parse_decimal_commas,
+    find_decimal,
+    parse_label_numbers,
     read_columns,
 )
 from coterie.data.read.file_rows import FileRows, parse_names, parse_parts
-from coterie.data.read.table_files import EMPTY, OpenedTable, check_column_names, open_table
+from coterie.data.read.number_forms import COMMA, describe_forms
+from coterie.data.read.table_files import (
+    EMPTY,
+    TEXT_SUFFIXES,
+    OpenedTable,
+    check_column_names,
+    kind_of,
+    open_table,
+)
 
 LABEL_HINT = ", or leave out all rows without a label by --drop-missing-labels"
 
@@ -38,6 +47,8 @@ class ColumnRoles(NamedTuple):
     missing_values: tuple[str, ...] = ()  # texts that count as a blank cell
     # whether rows without a label are left out; None: refused, where there is no such option
     drop_missing_labels: bool | None = None
+    keep_ids: bool = False  # whether columns that number the rows are features
+    decimal: str = ""  # the mark of fractions where 1,200 leaves it open; "": found out
 
     def labels(self, names: list[str]) -> list[str]:
         """The label columns of a table; a name that holds a comma is one column."""
@@ -49,7 +60,12 @@ class ColumnRoles(NamedTuple):
 def read_table(path: Path, columns: ColumnRoles, like: FileRows | None = None) -> FileRows:
     """One file as a piece; `like` is a file whose columns it must share."""
     text = [columns.client or columns.ignore, *columns.categories, columns.text]
-    return parse_table(str(path), open_table(path, text, columns.separator), columns, like)
+    opened = open_table(path, text, columns.separator)
+    if kind_of(path) in TEXT_SUFFIXES:  # where a comma is the mark of fractions, 1.200 is 1200
+        floats = [series.name for series in opened.frame if series.dtype.is_float()]
+        if floats and (columns.decimal or find_decimal(opened.frame, floats=False)) == COMMA:
+            opened = open_table(path, [*text, *floats], columns.separator)
+    return parse_table(str(path), opened, columns, like)
 
 
 def parse_table(
@@ -81,6 +97,9 @@ def _parse_rows(place: str, opened: OpenedTable, columns: ColumnRoles, used: lis
     """The same, once it is known which columns are features."""
     frame, client, labels = opened.frame, columns.client, columns.labels(opened.frame.columns)
     hint = "" if columns.drop_missing_labels is None else LABEL_HINT
+    numbers = [parse_label_numbers(frame[name], frame, columns.decimal) for name in labels]
+    frame = frame.with_columns(found[0] for found in numbers if found)
+    spelled = [found[1] for found in numbers if found]
     piece = FileRows(
         place=place,
         x=np.empty((frame.height, 0)),
@@ -88,8 +107,9 @@ def _parse_rows(place: str, opened: OpenedTable, columns: ColumnRoles, used: lis
         clients=_parse_values(frame[client], place).astype(str) if client else None,
         labels=opened.labels(labels[0]),
         columns=used,
-        remarks=[*opened.remarks, *_report_commas(frame.select(labels))],
+        remarks=[*opened.remarks, *describe_forms(spelled)],
         targets=tuple(labels),
+        forms=tuple(found[1].form if found else "" for found in numbers),
         parts=_parse_part_column(frame[columns.part], place) if columns.part else None,
     )
     if len(used) == 1 and isinstance(frame[used[0]].dtype, pl.Struct):
@@ -184,12 +204,6 @@ def _parse_part_column(cells: pl.Series, place: str) -> np.ndarray:
     return parse_parts(cells.to_list(), place, f"column '{cells.name}'")
 
 
-def _report_commas(frame: pl.DataFrame) -> list[str]:
-    """What there is to say of labels with decimal commas."""
-    texts = [cells for cells in frame.iter_columns() if cells.dtype == pl.String]
-    return [f"decimal commas in {c.name}" for c in texts if parse_decimal_commas(c) is not None]
-
-
 def _parse_targets(frame: pl.DataFrame, place: str, hint: str) -> np.ndarray:
     """The label column; or several of 0 and 1, or a time and whether its event was seen."""
     columns = [_parse_values(s, place, fractions=True, hint=hint) for s in frame.iter_columns()]
@@ -221,8 +235,6 @@ def _parse_values(
             )
         cells = cells.cast(pl.String)
         cells = cells.set(cells.str.strip_chars() == "", None)
-        numbers = parse_decimal_commas(cells) if fractions else None
-        cells = cells if numbers is None else numbers
     if cells.null_count():
         row = int(cells.is_null().arg_max() or 0) + 1
         raise BadInput(
