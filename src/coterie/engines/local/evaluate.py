@@ -27,6 +27,8 @@ ROWS = 256  # of a client per batch
 # Convolutions on a processor: rows per batch, so that what lies between layers stays in the cache,
 # and the client's mean number of rows from which one after another is faster than stacked
 KERNEL_ROWS, MIN_ROWS_ALONE = 128, 32
+# Machine code: bytes of a batch's rows, which the nearest cache holds, and rows in a batch
+JUDGED_BYTES, LEAST_JUDGED, MOST_JUDGED = 2**15, 8, 128
 RowMapper = Callable[[Point, Batch], tuple[Tensor, ...]]  # values of each row of a batch
 ModelOf = Callable[[int, str], Any]  # (architecture, view) -> its network
 
@@ -40,6 +42,7 @@ def evaluate(
     parts: Sequence[str],
     scored: Callable[[int], bool],  # whether an architecture's test rows get all scores
     metric: str = "",  # measured beside loss and accuracy, in every round
+    compiled: Callable[[int], bool] = lambda a: False,  # whether an architecture has machine code
 ) -> Metrics:
     """Loss, accuracy (or mean absolute error) and `metric` of every view on every part, NaN for an
     empty part.
@@ -59,7 +62,9 @@ def evaluate(
             for part in parts:
                 model = model_of(a, view)
                 n = _count_rows(near, model, mine, part)
-                loss, right = measure(near, stepper_of(a), model, points, mine, part)
+                loss, right = measure(
+                    near, stepper_of(a), model, points, mine, part, compiled(a)
+                )
                 with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
                     note((view, part, "loss"), loss / n)
                     note((view, part, model.goal.measure), model.goal.summarize(right / n))
@@ -109,17 +114,62 @@ def predict_client(
 
 
 def measure(
-    feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: Sequence[int], part: str
+    feed: Feed,
+    stepper: Stepper,
+    model: Any,
+    points: Point,
+    chunk: Sequence[int],
+    part: str,
+    compiled: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sum of losses and the number of rows predicted rightly, for each client of a chunk."""
     if model.goal.is_coupled:
         return _measure_together(feed, stepper, model, points, chunk, part)
-    owner, judged = map_rows(feed, stepper, model.judge, points, chunk, part)
+    judged = _judge_compiled(feed, stepper, model, points, chunk, part) if compiled else None
+    if judged is None:
+        _, judged = map_rows(feed, stepper, model.judge, points, chunk, part)
     if model.goal.weigh is not None:
         weights = _weigh_rows(feed, model, chunk, part)
         judged = [values * weights for values in judged]
-    loss, right = (np.bincount(owner, weights=values, minlength=len(chunk)) for values in judged)
+    counts = feed.parts[part].counts[chunk]
+    loss, right = (_sum_each(values, counts) for values in judged)
     return loss, right
+
+
+def _sum_each(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The sums of the first so many values, of the next so many, and so on."""
+    sums, some = np.zeros(len(counts)), counts > 0
+    if some.any():
+        starts = (np.cumsum(counts) - counts)[some]
+        sums[some] = np.add.reduceat(values, starts, dtype=np.float64)
+    return sums
+
+
+def _judge_compiled(
+    feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: Sequence[int], part: str
+) -> list[np.ndarray] | None:
+    """What `model.judge` says of every row of a chunk's clients, client by client, in machine code;
+    None where there is none.
+    """
+    held = feed.parts[part]
+    counts = held.counts[chunk]
+    shared = _is_shared(points)
+    if not counts.sum():
+        return None
+    largest = JUDGED_BYTES // max(1, feed.x[0].nbytes)
+    usual = largest if shared else min(largest, int(counts[counts > 0].mean()))
+    size = min(MOST_JUDGED, max(LEAST_JUDGED, 2 ** (max(1, usual).bit_length() - 1)))
+    code = stepper.judge_of(model, pick(points, 0), feed, size)
+    if code is None:
+        return None
+    if shared:
+        points, counts = pick(points, slice(1)), counts.sum(keepdims=True)
+    return code.run(points, counts, held.of_clients(chunk), feed.x, feed.y)
+
+
+def _is_shared(points: Point) -> bool:
+    """Whether it is one model for everybody."""
+    return all(leaf.stride(0) == 0 for leaf in pytree.tree_leaves(points))
 
 
 def _weigh_rows(feed: Feed, model: Any, chunk: Sequence[int], part: str) -> np.ndarray:
@@ -167,7 +217,7 @@ def map_rows(
     if not counts.sum():
         outputs = f(pick(points, 0), _build_batch(feed, torch.zeros(1, dtype=torch.int64)))
         return np.zeros(0, dtype=np.int64), [to_numpy(v[:0]) for v in outputs]
-    if all(leaf.stride(0) == 0 for leaf in pytree.tree_leaves(points)):  # one model for everybody
+    if _is_shared(points):
         found = _map_blocks(feed, f, pick(points, 0), held.of_clients(chunk))
     elif stepper.vectorized and not (
         counts[counts > 0].mean() >= MIN_ROWS_ALONE and _has_kernels(feed, pick(points, 0))
