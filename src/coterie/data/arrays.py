@@ -11,9 +11,9 @@ import torch
 BLOCK = 4096  # rows worked on at once, so that no second copy of a large store is made
 
 
-def iterate_blocks(n: int) -> Iterator[slice]:
+def iterate_blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
     """The rows 0 to n, a block at a time."""
-    return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:

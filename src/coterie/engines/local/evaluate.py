@@ -62,9 +62,7 @@ def evaluate(
             for part in parts:
                 model = model_of(a, view)
                 n = _count_rows(near, model, mine, part)
-                loss, right = measure(
-                    near, stepper_of(a), model, points, mine, part, compiled(a)
-                )
+                loss, right = measure(near, stepper_of(a), model, points, mine, part, compiled(a))
                 with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
                     note((view, part, "loss"), loss / n)
                     note((view, part, model.goal.measure), model.goal.summarize(right / n))

@@ -121,8 +121,8 @@ class NativeStep:
     def judge(
         self, leaves: list[Tensor], counts: Tensor, rows: Tensor, x: Tensor, y: Tensor, size: int
     ) -> list[Tensor]:
-        """What the last two leaves become for each of `rows`, one client after another: the other
-        leaves are those of clients [clients, ...] with so many rows each, and stay as they are; `size` rows are a batch.
+        """What the last two leaves become for each of `rows`, one client after another, `size` rows
+        a batch: the other leaves are those of clients [clients, ...] with so many rows each.
         """
         blocks = -(-counts // size)
         owner = torch.repeat_interleave(blocks)
