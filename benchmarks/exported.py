@@ -34,7 +34,7 @@ class Comparison(NamedTuple):
 
 def export(comparison: Comparison, folder: Path) -> Path:
     """Write the rows of a comparison, and the parameters that Coterie's run begins with."""
-    path = folder / f"{comparison.net}-{comparison.words['data']}.npz"
+    path = folder / f"{comparison.net}-{comparison.settings['dataset']}.npz"
     if path.exists():
         return path
     data = federation_of(change_options(Experiment(), comparison.settings))

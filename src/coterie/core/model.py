@@ -399,10 +399,15 @@ class Model:
         """Of each row [B]: its loss, and what the task counts, as 1 where it is predicted right;
         padding has neither.
         """
+        losses, counted, _ = self.judge_outputs(point, batch)
+        return losses, counted
+
+    def judge_outputs(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, and the row's outputs."""
         logits = self.logits(point, batch)
         y = self._targets(batch)
         losses = self.goal.losses(logits, y) * batch.mask
-        return losses, self.goal.counted(logits, y) * batch.mask
+        return losses, self.goal.counted(logits, y) * batch.mask, logits
 
     def measure(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sums over the real rows: loss, and what the task counts, as rows predicted right."""

@@ -5,7 +5,7 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from coterie.core.point import Point, pick
 from coterie.engines.base import Metrics, Views
 from coterie.engines.local.autotune import is_dense
 from coterie.engines.local.batches import FULL_BATCH, Feed
+from coterie.engines.local.native.judging import NativeJudge
 from coterie.engines.local.stacks import to_channels_last
 from coterie.engines.local.steps import Stepper
 
@@ -68,13 +69,15 @@ def evaluate(
                     note((view, part, model.goal.measure), model.goal.summarize(right / n))
                 if metric not in ("", LOSS.name, model.goal.measure):
                     more = _compute_scores(
-                        near, stepper_of(a), model, points, mine, part, (metric,)
+                        near, stepper_of(a), model, points, mine, part, (metric,), compiled(a)
                     )
                     note((view, part, metric), more[metric])
         if scored(a):
             model, own = model_of(a, "personal"), found["personal"]
             names = [s.name for s in scores_of(model.task) if s.name != model.goal.measure]
-            more = _compute_scores(near, stepper_of(a), model, own, mine, "test", names)
+            more = _compute_scores(
+                near, stepper_of(a), model, own, mine, "test", names, compiled(a)
+            )
             for name, values in more.items():
                 note(("personal", "test", name), values)
     return out
@@ -88,12 +91,17 @@ def _compute_scores(
     chunk: Sequence[int],
     part: str,
     names: Sequence[str],
+    compiled: bool,
 ) -> dict[str, np.ndarray]:
     """Some scores of the clients' models on a part."""
-    owner, (said,) = map_rows(
-        feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part
-    )
-    counts = np.bincount(owner, minlength=len(chunk))
+    native = CompiledRows.of(feed, stepper, model, points, chunk, part) if compiled else None
+    if native is None:
+        _, (said,) = map_rows(
+            feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part
+        )
+    else:
+        said = to_numpy(model.goal.predict(native.outputs()))
+    counts = feed.parts[part].counts[chunk]
     truth = to_numpy(model.goal.truth(feed.y[feed.parts[part].of_clients(chunk)]))
     return score_clients(model.task, truth, said, counts, names)
 
@@ -123,9 +131,11 @@ def measure(
     """The sum of losses and the number of rows predicted rightly, for each client of a chunk."""
     if model.goal.is_coupled:
         return _measure_together(feed, stepper, model, points, chunk, part)
-    judged = _judge_compiled(feed, stepper, model, points, chunk, part) if compiled else None
-    if judged is None:
+    native = CompiledRows.of(feed, stepper, model, points, chunk, part) if compiled else None
+    if native is None:
         _, judged = map_rows(feed, stepper, model.judge, points, chunk, part)
+    else:
+        judged = native.judge()
     if model.goal.weigh is not None:
         weights = _weigh_rows(feed, model, chunk, part)
         judged = [values * weights for values in judged]
@@ -143,26 +153,49 @@ def _sum_each(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return sums
 
 
-def _judge_compiled(
-    feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: Sequence[int], part: str
-) -> list[np.ndarray] | None:
-    """What `model.judge` says of every row of a chunk's clients, client by client, in machine code;
-    None where there is none.
-    """
-    held = feed.parts[part]
-    counts = held.counts[chunk]
-    shared = _is_shared(points)
-    if not counts.sum():
-        return None
-    largest = JUDGED_BYTES // max(1, feed.x[0].nbytes)
-    usual = largest if shared else min(largest, int(counts[counts > 0].mean()))
-    size = min(MOST_JUDGED, max(LEAST_JUDGED, 2 ** (max(1, usual).bit_length() - 1)))
-    code = stepper.judge_of(model, pick(points, 0), feed, size)
-    if code is None:
-        return None
-    if shared:
-        points, counts = pick(points, slice(1)), counts.sum(keepdims=True)
-    return code.run(points, counts, held.of_clients(chunk), feed.x, feed.y)
+class CompiledRows(NamedTuple):
+    """The rows of a chunk's clients, and the machine code that evaluates them."""
+
+    code: NativeJudge
+    points: Point
+    counts: np.ndarray  # rows of each model
+    rows: Tensor
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        feed: Feed,
+        stepper: Stepper,
+        model: Any,
+        points: Point,
+        chunk: Sequence[int],
+        part: str,
+    ) -> CompiledRows | None:
+        """None where there is no machine code, or no row."""
+        held = feed.parts[part]
+        counts = held.counts[chunk]
+        shared = _is_shared(points)
+        if not counts.sum():
+            return None
+        largest = JUDGED_BYTES // max(1, feed.x[0].nbytes)
+        usual = largest if shared else min(largest, int(counts[counts > 0].mean()))
+        size = min(MOST_JUDGED, max(LEAST_JUDGED, 2 ** (max(1, usual).bit_length() - 1)))
+        code = stepper.judge_of(model, pick(points, 0), feed, size)
+        if code is None:
+            return None
+        if shared:
+            points, counts = pick(points, slice(1)), counts.sum(keepdims=True)
+        return cls(code, points, counts, held.of_clients(chunk), feed.x, feed.y)
+
+    def judge(self) -> list[np.ndarray]:
+        """What `model.judge` says of every row, client by client."""
+        return self.code.run(*self[1:])
+
+    def outputs(self) -> Tensor:
+        """What the models say of every row."""
+        return self.code.outputs(*self[1:])
 
 
 def _is_shared(points: Point) -> bool:

@@ -211,7 +211,7 @@ class Stepper:
         key = (model, rows)
         if key not in self._judges:
             try:
-                self._judges[key] = NativeJudge(model.judge, point, feed.x, feed.y, rows)
+                self._judges[key] = NativeJudge(model.judge_outputs, point, feed.x, feed.y, rows)
             except Untraceable:
                 self._judges[key] = None
         return self._judges[key]

@@ -1,4 +1,4 @@
-"""Evaluation in machine code: two numbers of every row under the models of many clients."""
+"""Evaluation in machine code: what is said of every row under the models of many clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from coterie.core.point import Point
 from coterie.engines.local.native.compiler import read_header
 from coterie.engines.local.native.make import make_native
 
-JudgeRows = Callable[[Point, Batch], tuple[Tensor, Tensor]]  # two numbers of each row of a batch
+# of each row of a batch: two numbers [B] and outputs [B, ...]
+JudgeRows = Callable[[Point, Batch], tuple[Tensor, Tensor, Tensor]]
 
 
 class NativeJudge:
@@ -31,12 +32,12 @@ class NativeJudge:
 
         def step(*tensors: Tensor) -> list[Tensor]:
             same = list(tensors[:n])
-            return [*same, *judge(pytree.tree_unflatten(same, spec), Batch(*tensors[n + 2 :]))]
+            return [*same, *judge(pytree.tree_unflatten(same, spec), Batch(*tensors[n + 3 :]))]
 
-        numbers = [torch.zeros(size, dtype=real) for _ in range(2)]
+        new = [torch.zeros_like(found) for found in judge(point, batch)]
         header = "\n" + read_header("judge.h")
-        self._step = make_native(step, [*leaves, *numbers], batch, x, size, header)
-        self._size = size
+        self._step = make_native(step, [*leaves, *new], batch, x, size, header)
+        self._shape, self._form = new[2].shape[1:], (size, new[2][0].numel())
 
     def run(
         self, points: Point, counts: np.ndarray, rows: Tensor, x: Tensor, y: Tensor
@@ -44,6 +45,24 @@ class NativeJudge:
         """The two numbers of each of `rows`, one client after another; the clients whose models
         [clients, ...] these are have so many rows each.
         """
+        return [values.numpy() for values in self._judge(points, counts, rows, x, y, None)]
+
+    def outputs(
+        self, points: Point, counts: np.ndarray, rows: Tensor, x: Tensor, y: Tensor
+    ) -> Tensor:
+        """The outputs of each of these rows."""
+        found = torch.empty(len(rows), *self._shape, dtype=self._step.real)
+        self._judge(points, counts, rows, x, y, found)
+        return found
+
+    def _judge(
+        self,
+        points: Point,
+        counts: np.ndarray,
+        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
+        outputs: Tensor | None,
+    ) -> list[Tensor]:
         leaves = [leaf.contiguous() for leaf in pytree.tree_leaves(points)]
-        found = self._step.judge(leaves, torch.as_tensor(counts), rows, x, y, self._size)
-        return [values.numpy() for values in found]
+        return self._step.judge(leaves, torch.as_tensor(counts), rows, x, y, self._form, outputs)

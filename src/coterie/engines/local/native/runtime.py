@@ -119,11 +119,19 @@ class NativeStep:
         self._share(work, max(1, min(threads, n)))
 
     def judge(
-        self, leaves: list[Tensor], counts: Tensor, rows: Tensor, x: Tensor, y: Tensor, size: int
+        self,
+        leaves: list[Tensor],
+        counts: Tensor,
+        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
+        form: tuple[int, int],  # rows of a batch, outputs of each
+        outputs: Tensor | None = None,  # [rows, outputs] where they are to be kept
     ) -> list[Tensor]:
-        """What the last two leaves become for each of `rows`, one client after another, `size` rows
-        a batch: the other leaves are those of clients [clients, ...] with so many rows each.
+        """What the two leaves before the last become for each of `rows`, one client after another;
+        all leaves but the last three are those of clients [clients, ...] with so many rows each.
         """
+        size, width = form
         blocks = -(-counts // size)
         owner = torch.repeat_interleave(blocks)
         before = (torch.arange(len(owner)) - (blocks.cumsum(0) - blocks)[owner]) * size
@@ -143,17 +151,21 @@ class NativeStep:
                 *map(_pointer, (apart, owner, begin, count, rows, x, y)),
                 constants,
                 *map(_pointer, (self._numbers, *found)),
+                None if outputs is None else _pointer(outputs),
+                ctypes.c_int64(width),
+                ctypes.c_int64(self.code.others),
                 room,
             )
 
-        self._share(work, max(1, min(torch.get_num_threads(), len(owner))))
+        more = size * (2 + width) * self.real.itemsize
+        self._share(work, max(1, min(torch.get_num_threads(), len(owner))), more)
         return found
 
-    def _share(self, work: Callable[[ctypes.c_void_p], None], threads: int) -> None:
-        """Let so many threads work, each with room of its own."""
+    def _share(self, work: Callable[[ctypes.c_void_p], None], threads: int, more: int = 0) -> None:
+        """Let so many threads work, each with room of its own: for a step, and more bytes."""
 
         def begin(_: int) -> None:
-            size = self.code.reals * self.real.itemsize + self.code.others
+            size = self.code.reals * self.real.itemsize + self.code.others + more
             scratch = torch.empty(size + 128, dtype=torch.uint8)
             work(ctypes.c_void_p(-(-scratch.data_ptr() // 64) * 64))
 
