@@ -63,7 +63,7 @@ def measure(clients: int, rows: int, rounds: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     start = memory()
     begin = time.perf_counter()
-    options = {"clients": clients, "draws": "streams", "rows_each": rows}
+    options = {"num_clients": clients, "draws": "streams", "rows_each": rows}
     data = build_federation("synthetic", num_clients=clients, data_options=options)
     model = Model(lambda: registry.build_network("mlr", (60,), 10), input_shape=(60,))
     program = stages_of(METHODS["ditto"](model, Train(batch_size=10, lr=0.01, local_steps=20)))

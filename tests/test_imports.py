@@ -35,6 +35,10 @@ LATE = {
         "coterie.analysis.lazy_scipy",
         "scipy.special",
     ): "scipy takes a quarter second to load",
+    (
+        "coterie.data.read.sources.normals",
+        "scipy.special",
+    ): "it takes a quarter second to load, and only millions of rows need it",
     ("coterie.reports.matrices", "sklearn.cluster"): SKLEARN,
     ("coterie.cli.data", "coterie.data.partition_plot"): MATPLOTLIB,
     ("coterie.cli.explain", "coterie.serving.explained_picture"): MATPLOTLIB,

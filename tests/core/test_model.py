@@ -1,5 +1,7 @@
 """Any network: what it computes on every path is what plain PyTorch says, and it can be loaded."""
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -472,3 +474,13 @@ def test_plain_autograd_gives_the_gradient_and_the_buffers_of_torch_func():
         assert_same(found.fresh, wanted.fresh, 1e-12)
         torch.testing.assert_close(loss, value)
         assert not found.params["idle.weight"].any()
+
+
+def test_a_dense_network_is_checked_without_the_second_that_torchs_compiler_takes_to_load():
+    script = (
+        "import sys\nfrom coterie.core.model import Model\n"
+        "from coterie.networks.registry import build_network\n"
+        "Model(lambda: build_network('mlr', (4,), 3), input_shape=(4,)).check((4,))\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

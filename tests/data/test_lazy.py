@@ -69,11 +69,13 @@ def test_rows_made_when_asked_for_are_the_stored_ones(monkeypatch, options):
     assert made.input_shape == stored.input_shape
 
 
+@pytest.mark.parametrize("kept", [0, 2**30])
 @pytest.mark.parametrize(("path", "method"), [("vectorized", "ditto"), ("sequential", "finetune")])
-def test_a_run_on_rows_made_when_asked_for_is_that_on_stored_ones(monkeypatch, path, method):
+def test_a_run_on_rows_made_when_asked_for_is_that_on_stored_ones(monkeypatch, path, method, kept):
+    monkeypatch.setattr(lazy_rows, "MAX_KEPT", kept)
     monkeypatch.setattr("coterie.engines.local.batches.ROWS_AT_ONCE", 1000)  # several chunks
     found, wanted = (run(data, path, method) for data in reversed(both(monkeypatch)))
-    assert len(list(found.engine.points(*found.ask()))) > 1
+    assert kept or len(list(found.engine.points(*found.ask()))) > 1
     one, other = (loop.table.whole().to_pandas() for loop in (found, wanted))
     drop = one["metric"].isin(["seconds"])
     np.testing.assert_allclose(one["value"][~drop], other["value"][~drop], rtol=1e-6)
@@ -83,6 +85,7 @@ def test_a_run_on_rows_made_when_asked_for_is_that_on_stored_ones(monkeypatch, p
 
 
 def test_a_client_is_made_only_where_it_takes_part(monkeypatch):
+    monkeypatch.setattr(lazy_rows, "MAX_KEPT", 0)
     _, data = both(monkeypatch, clients=200)
     asked = []
     plain = data.x.maker._make
@@ -117,3 +120,18 @@ def test_too_many_rows_to_store_name_the_way_out(monkeypatch):
     monkeypatch.setattr("coterie.core.memory.read_memory_limit", lambda: 1000)
     with pytest.raises(BadInput, match="--draws streams, which makes rows when they are needed"):
         build_federation("synthetic", num_clients=5, data_options={"num_clients": 5})
+
+
+def test_rows_that_are_kept_are_made_once(monkeypatch):
+    _, made = both(monkeypatch)
+    maker, drawn = made.x.maker, []
+    usual = maker._make
+    maker._make = lambda clients: drawn.extend(clients) or usual(clients)
+    x, y = maker.whole()
+    for clients in ([3, 1], [1, 4], [4], range(12), range(12)):
+        maker.make(np.asarray(clients))
+    assert sorted(drawn) == list(range(12))
+    maker._make = usual
+    for wanted, kept in zip(maker.of(range(12)), (x, y), strict=True):
+        assert torch.equal(wanted, kept)
+    assert np.array_equal(made.y.numpy(), y.numpy())

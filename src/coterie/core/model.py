@@ -404,10 +404,15 @@ class Model:
         """Of each row [B]: its loss, and what the task counts, as 1 where it is predicted right;
         padding has neither.
         """
+        losses, counted, _ = self.judge_outputs(point, batch)
+        return losses, counted
+
+    def judge_outputs(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, and the row's outputs."""
         logits = self.logits(point, batch)
         y = self._targets(batch)
         losses = self.goal.losses(logits, y) * batch.mask
-        return losses, self.goal.counted(logits, y) * batch.mask
+        return losses, self.goal.counted(logits, y) * batch.mask, logits
 
     def measure(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sums over the real rows: loss, and what the task counts, as rows predicted right."""
@@ -478,7 +483,11 @@ class Model:
         self._check_gradient(point, rows)
 
     def _check_gradient(self, point: Point, rows: Tensor) -> None:
-        """Refuse a network with a layer that torch.func cannot differentiate."""
+        """Refuse a network with a layer that torch.func cannot differentiate; where the gradient is
+        known in closed form there is none, and torch.func takes a second to load.
+        """
+        if self._dense is not None:
+            return
         n = len(rows)
         mask = torch.ones(n, dtype=torch.get_default_dtype())
         batch = Batch(rows, torch.zeros(n).long(), mask, torch.arange(n), torch.tensor(1))

@@ -13,9 +13,9 @@ ODD, OTHER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)  # of 
 GAP = np.uint64(0x7FF8000000000000)  # any NaN
 
 
-def iterate_blocks(n: int) -> Iterator[slice]:
+def iterate_blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
     """The rows 0 to n, a block at a time."""
-    return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import MutableMapping, Sequence
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,24 @@ from coterie.data.target import Target, default_target_of
 
 PARTS = ("train", "validation", "select", "test")
 SHOWN = 50  # clients listed in a notebook
-# inputs that nobody changes: their digest, None until it is first asked for
-INPUT_DIGESTS: MutableMapping[torch.Tensor, Any] = WeakTensorKeyDictionary()
+
+
+class _InputDigest:
+    """The digest of an array, computed in a thread of its own while other things are made."""
+
+    def __init__(self, array: np.ndarray):
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._thread = Thread(target=update_digest, args=(self._digest, array), daemon=True)
+        self._thread.start()
+
+    def get(self) -> Any:
+        """A digest that has read all of it and can go on."""
+        self._thread.join()
+        return self._digest.copy()
+
+
+# of inputs that nobody changes
+INPUT_DIGESTS: MutableMapping[torch.Tensor, _InputDigest] = WeakTensorKeyDictionary()
 # the columns of label_counts
 COUNTS_SCHEMA = pa.schema(
     [("client", pa.int32()), ("part", pa.string()), ("label", pa.int32()), ("rows", pa.int64())]
@@ -260,20 +277,15 @@ def checksum_of(federation: Federation) -> str:
 
 
 def cache_digest(federation: Federation) -> Federation:
-    """The same federation, of which checksum reads the inputs once while they exist: only for
-    inputs that nobody can change.
+    """The same federation, of which checksum reads the inputs once while they exist, from now on:
+    only for inputs that nobody can change.
     """
-    if generator_of(federation.x) is None:
-        INPUT_DIGESTS.setdefault(federation.x, None)
+    if generator_of(federation.x) is None and federation.x not in INPUT_DIGESTS:
+        INPUT_DIGESTS[federation.x] = _InputDigest(federation.x.numpy())
     return federation
 
 
 def _digest_inputs(x: torch.Tensor) -> Any:
     """A digest that has read the inputs and can go on."""
-    known = INPUT_DIGESTS.get(x)
-    if known is None:
-        known = hashlib.blake2b(digest_size=16)
-        update_digest(known, x.numpy())
-        if x in INPUT_DIGESTS:
-            INPUT_DIGESTS[x] = known
-    return known.copy()
+    known = INPUT_DIGESTS.get(x) or _InputDigest(x.numpy())
+    return known.get()

@@ -5,15 +5,18 @@ all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.device import to_numpy
 from coterie.core.memory import check_memory
 
 CHUNK = 1024  # clients that are made at once where all are needed
+MAX_KEPT = 2**30  # bytes of all rows up to which those that were made are kept
 RowArrays = tuple[np.ndarray, np.ndarray]  # inputs [n, ...] and labels [n] of some clients
 
 
@@ -32,6 +35,36 @@ class RowGenerator:
         self._make = make
         self._last: tuple[tuple[int, ...], tuple[Tensor, Tensor]] | None = None
         self._labels: np.ndarray | None = None
+        self._whole: tuple[Tensor, Tensor] | None = None
+        self._made = np.zeros(len(counts), bool)  # clients whose rows are in it
+        self._one = Lock()
+
+    def whole(self) -> tuple[Tensor, Tensor] | None:
+        """Memory for the inputs and labels of all clients, which has those of clients that were
+        `made`; None where they are too many to be kept.
+        """
+        if self._whole is None:
+            x, y = (rows[:0] for rows in self.of([0]))
+            total = int(self.ends[-1])
+            if total * (x.shape[1:].numel() * x.itemsize + y.itemsize) > MAX_KEPT:
+                return None
+            # the system gives memory when it is first written
+            self._whole = x.new_zeros(total, *x.shape[1:]), y.new_zeros(total, *y.shape[1:])
+        return self._whole
+
+    def make(self, clients: np.ndarray) -> None:
+        """Put the rows of some clients where `whole` keeps them."""
+        assert self._whole is not None
+        with self._one:  # several threads may ask
+            new = np.unique(clients[~self._made[clients]])
+            for start in range(0, len(new), CHUNK):
+                some = new[start : start + CHUNK]
+                rows, counts = self._make(some.tolist()), self.counts[some]
+                place = np.repeat(self.ends[some] - np.cumsum(counts), counts)
+                place += np.arange(len(place))
+                for kept, made in zip(self._whole, rows, strict=True):
+                    kept.numpy()[place] = made
+                self._made[some] = True
 
     def of(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Inputs and labels of some clients, one client after another."""
@@ -44,6 +77,10 @@ class RowGenerator:
 
     def labels(self) -> np.ndarray:
         """The labels of all clients; every client is made for them, once."""
+        whole = self.whole()
+        if whole is not None:
+            self.make(np.arange(len(self.counts)))
+            return to_numpy(whole[1])
         if self._labels is None:
             total = int(self.counts.sum())
             check_memory(16 * total, f"the labels of {total:,} rows", "lower --num-clients")

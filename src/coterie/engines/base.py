@@ -108,6 +108,7 @@ class EngineSetup(NamedTuple):
     share: float = 1.0  # of the clients that train in a round, in stages that do not ask everyone
     strict: bool = True  # whether steps that must be machine code and cannot be are refused
     metric: str = ""  # what the run is judged by; "": what its task always measures
+    evaluations: int = 0  # of everybody in the whole run
 
     def alone(self) -> EngineSetup:
         """The same with one client after another, as real sites run."""
@@ -121,7 +122,7 @@ class Engine(ABC):
 
     def __init__(self, setup: EngineSetup):
         self.models, self.programs, self.seed = setup.models, setup.programs, setup.seed
-        self.rounds, self.metric = setup.rounds, setup.metric
+        self.rounds, self.metric, self.evaluations = setup.rounds, setup.metric, setup.evaluations
         self.lengths, self.share, self.strict = setup.lengths, setup.share, setup.strict
         self.stage = 0
         self.use(setup.settings or [ExecutionSettings()] * len(setup.models))

@@ -22,6 +22,7 @@ from coterie.core.method import Batch
 from coterie.core.model import Model, first_output
 from coterie.core.options import Seed, check_table, coerce
 from coterie.core.task import TASKS, is_task
+from coterie.data.arrays import BLOCK
 from coterie.data.client_rows import ClientRows
 from coterie.data.dataset import Dataset
 from coterie.data.federation import PARTS, Federation, part_of
@@ -239,7 +240,8 @@ def check_federation(federation: Federation) -> None:
             f"the federation has {n:,} inputs, {len(y):,} labels and rows {every.min():,} to "
             f"{every.max():,}: give 0 to {n - 1:,}"
         )
-    if federation.x.is_floating_point() and not bool(torch.isfinite(federation.x).all()):
+    blocks = federation.x.split(BLOCK) if federation.x.is_floating_point() else ()
+    if not all(bool(torch.isfinite(rows).all()) for rows in blocks):
         raise BadInput(
             "the federation has NaN or infinity among its inputs: fill or remove those rows"
         )

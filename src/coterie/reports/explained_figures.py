@@ -23,7 +23,7 @@ def build_explained_figures(evidence: Evidence) -> list[Figure]:
 def _build_importance(method: str, known: ExplainedColumns) -> Figure:
     score, shown = find_score(known.measure), known.columns[:MAX_COLUMNS]
     scale = 100 if score.share else 1
-    mean, low, high = ([scale * c[k] for c in shown] for k in (1, 2, 3))
+    mean, low, high = ([scale * float(c[k]) for c in shown] for k in (1, 2, 3))
     some = "" if known.clients == known.of else f", drawn of {known.of:,}"
     more = len(known.columns) - len(shown)
     note = (

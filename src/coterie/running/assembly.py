@@ -82,6 +82,7 @@ class Assembly(NamedTuple):
             lengths=lengths,
             share=active / clients,
             strict=settings.get("compile") == "yes",
+            evaluations=sum(length // schedule.every + 1 for length in lengths),
         )
 
 

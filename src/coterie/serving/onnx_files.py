@@ -43,8 +43,9 @@ TINY = 1e-30  # so that nothing is divided by 0
 
 def sureness_of(model: PersonalModel) -> Sureness | None:
     """How sure a model is; None where `coterie explain` has not been run since it was trained."""
-    known = model.folder is not None and not model.task.several
-    return find_sureness(model.folder, model.client, model.card["version"]) if known else None
+    if model.folder is None or model.task.several:
+        return None
+    return find_sureness(model.folder, model.client, model.card["version"])
 
 
 class OnnxWriter:

@@ -120,8 +120,8 @@ def _cell_schema(column: FittedColumn) -> Json:
         form = column.form or "%Y-%m-%d"
         found = re.sub(r"%\.f|%[A-Za-z]|.", lambda m: PATTERNS.get(m[0]) or re.escape(m[0]), form)
         return {"type": ["string", "null"], "pattern": f"^{found}$", "description": form}
-    form = parse_form(column.form)
-    unit = f" in {form.unit}" if form and form.unit else ""
+    number = parse_form(column.form)
+    unit = f" in {number.unit}" if number and number.unit else ""
     return _number_schema("number", "null") | {"description": f"a number{unit}"}
 
 

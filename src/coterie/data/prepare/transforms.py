@@ -8,11 +8,12 @@ import torch
 
 from coterie.core.augmentation import move_images
 from coterie.core.rng import stream
-from coterie.data.arrays import iterate_blocks
+from coterie.data.arrays import BLOCK, iterate_blocks
 from coterie.data.client_rows import ClientRows
 from coterie.data.dataset import Dataset
 from coterie.data.partition.cuts import Cuts
 
+CACHED = 2**18  # bytes of inputs made at once, so that what lies between stays in the cache
 PADDING = 4  # pixels around an image before a random crop
 
 
@@ -116,8 +117,9 @@ def _build_inputs(
     """The rows of every group as inputs, turned as the group has them."""
     sample = inputs.of(stored[0][:1])
     x = np.empty((starts[-1], *sample.shape[1:]), sample.dtype)
+    together = min(BLOCK, max(1, CACHED // max(1, sample.nbytes)))
     for start, block, change in zip(starts, stored, changes, strict=False):
-        for at in iterate_blocks(len(block)):
+        for at in iterate_blocks(len(block), together):
             image = inputs.of(block[at])
             turned = np.rot90(image, change.turns, (-2, -1)) if change.turns else image
             x[start + at.start : start + at.stop] = turned

@@ -42,6 +42,8 @@ MIN_STEPS_TO_COMPILE = 5_000
 MIN_STEPS_TO_COMPILE_CONV = (
     500  # the same where there are convolutions, of which a step takes far longer
 )
+# rows evaluated in the whole run from which evaluation in machine code is worth compiling
+MIN_ROWS_TO_COMPILE, MIN_ROWS_TO_COMPILE_CONV = 1_000_000, 100_000
 MIN_SECONDS_TO_TIME = 120  # seconds of a run from which timing other ways than machine code is
 STACKING_MARGIN = (
     1.1  # stacks must be faster by so much: in passes over larger batches they are slower
@@ -216,6 +218,11 @@ def _will_compile(case: TuningCase) -> bool:
 def is_worth_compiling(steps: float, dense: bool) -> bool:
     """Whether so many client-steps repay the compiling of one."""
     return steps >= (MIN_STEPS_TO_COMPILE if dense else MIN_STEPS_TO_COMPILE_CONV)
+
+
+def is_worth_judging(rows: int, dense: bool) -> bool:
+    """Whether the evaluation of so many rows repays compiling it."""
+    return rows >= (MIN_ROWS_TO_COMPILE if dense else MIN_ROWS_TO_COMPILE_CONV)
 
 
 def can_compile(case: TuningCase) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.augmentation import draw_moves, move_images
-from coterie.core.device import to_default_device
+from coterie.core.device import CPU, to_default_device
 from coterie.core.method import Batch, BatchPlan
 from coterie.core.rng import Rng, streams
 from coterie.core.schedules import CONSTANT, compute_shares
@@ -111,6 +111,9 @@ class Part(NamedTuple):
         """The rows of some clients, one client after another."""
         counts = self.counts[clients]
         before = np.cumsum(counts) - counts  # rows of the clients before
+        if len(clients) and np.array_equal(self.first[clients] - self.first[clients[0]], before):
+            start = self.first[clients[0]]  # they lie one after another
+            return self.rows[start : start + counts.sum()]
         index = np.repeat(self.first[clients] - before, counts) + np.arange(counts.sum())
         return self.rows[torch.as_tensor(index)]
 
@@ -196,6 +199,7 @@ class LazyRows(NamedTuple):
     maker: RowGenerator
     owner: np.ndarray  # [N] the number that each client has there
     held: dict[str, ClientRows]
+    whole: tuple[Tensor, Tensor] | None = None  # where all rows are kept once they are made
 
     @classmethod
     def of(cls, federation: Federation) -> LazyRows | None:
@@ -205,7 +209,9 @@ class LazyRows(NamedTuple):
             return None
         held = {name: ClientRows.of(part_of(federation, name)) for name in PARTS}
         owner = np.searchsorted(maker.ends, held["train"].firsts(), side="right")
-        return cls(maker, owner, held)
+        usual = torch.get_default_device() == CPU
+        usual &= federation.x.dtype in (torch.get_default_dtype(), torch.int64)
+        return cls(maker, owner, held, maker.whole() if usual else None)
 
 
 class Feed(NamedTuple):
@@ -223,12 +229,13 @@ class Feed(NamedTuple):
     def of(cls, federation: Federation, seed: int) -> Feed:
         dtype, making = torch.get_default_dtype(), LazyRows.of(federation)
         held = {name: part_of(federation, name) for name in PARTS}
-        x, y = to_default_device((federation.x, federation.y))
+        kept = making.whole if making else None
+        x, y = kept or to_default_device((federation.x, federation.y))
         return cls(
             x=_to_dtype(dtype, x),
             y=_to_dtype(dtype, y),
             parts={name: Part.of(part) for name, part in held.items()}
-            if making is None
+            if making is None or kept
             else {name: Part.number(part, None) for name, part in making.held.items()},
             public=federation.public,
             seed=seed,
@@ -241,7 +248,7 @@ class Feed(NamedTuple):
     @property
     def together(self) -> int:
         """Clients whose rows are held at once where everybody's are read."""
-        if self.making is None:
+        if self.making is None or self.making.whole:
             return len(self.parts["train"].counts)
         return max(1, int(ROWS_AT_ONCE / self.making.maker.counts.mean()))
 
@@ -251,8 +258,11 @@ class Feed(NamedTuple):
         """
         if self.making is None:
             return self, chunk
-        maker, owner, held = self.making
+        maker, owner, held, whole = self.making
         theirs = owner[np.asarray(chunk)]
+        if whole:
+            maker.make(theirs)
+            return self, chunk
         counts = maker.counts[theirs]
         moved = maker.ends[theirs] - np.cumsum(counts)  # from numbers of all rows to those here
         x, y = (

@@ -44,6 +44,7 @@ from coterie.engines.local.autotune import (
     find_stacking_problem,
     is_dense,
     is_worth_compiling,
+    is_worth_judging,
 )
 from coterie.engines.local.batches import Feed, StepCounts
 from coterie.engines.local.evaluate import evaluate, predict_client
@@ -503,7 +504,18 @@ class LocalEngine(Engine):
             parts=parts,
             scored=lambda a: scored and bool(find_task(self.models[a].task).scores),
             metric=self.metric,
+            compiled=self._evaluates_compiled,
         )
+
+    def _evaluates_compiled(self, a: int) -> bool:
+        """Whether machine code repays its compiling in the evaluations of an architecture: it says
+        the same in every round, so that a resumed run measures the same.
+        """
+        settings = self.settings[a]
+        if settings.open or not self._is_compiled(settings) or not self.evaluations:
+            return False
+        rows = sum(int(part.counts.sum()) for part in self.feed.parts.values())
+        return is_worth_judging(rows * self.evaluations, is_dense(self.models[a].shapes.values()))
 
     @torch.no_grad()
     def predictions(

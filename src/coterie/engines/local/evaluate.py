@@ -5,7 +5,7 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from coterie.core.point import Point, pick
 from coterie.engines.base import Metrics, Views
 from coterie.engines.local.autotune import is_dense
 from coterie.engines.local.batches import FULL_BATCH, Feed
+from coterie.engines.local.native.judging import NativeJudge
 from coterie.engines.local.stacks import to_channels_last
 from coterie.engines.local.steps import Stepper
 
@@ -27,6 +28,8 @@ ROWS = 256  # of a client per batch
 # Convolutions on a processor: rows per batch, so that what lies between layers stays in the cache,
 # and the client's mean number of rows from which one after another is faster than stacked
 KERNEL_ROWS, MIN_ROWS_ALONE = 128, 32
+# Machine code: bytes of a batch's rows, which the nearest cache holds, and rows in a batch
+JUDGED_BYTES, LEAST_JUDGED, MOST_JUDGED = 2**15, 8, 128
 RowMapper = Callable[[Point, Batch], tuple[Tensor, ...]]  # values of each row of a batch
 ModelOf = Callable[[int, str], Any]  # (architecture, view) -> its network
 
@@ -40,6 +43,7 @@ def evaluate(
     parts: Sequence[str],
     scored: Callable[[int], bool],  # whether an architecture's test rows get all scores
     metric: str = "",  # measured beside loss and accuracy, in every round
+    compiled: Callable[[int], bool] = lambda a: False,  # whether an architecture has machine code
 ) -> Metrics:
     """Loss, accuracy (or mean absolute error) and `metric` of every view on every part, NaN for an
     empty part.
@@ -59,19 +63,21 @@ def evaluate(
             for part in parts:
                 model = model_of(a, view)
                 n = _count_rows(near, model, mine, part)
-                loss, right = measure(near, stepper_of(a), model, points, mine, part)
+                loss, right = measure(near, stepper_of(a), model, points, mine, part, compiled(a))
                 with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
                     note((view, part, "loss"), loss / n)
                     note((view, part, model.goal.measure), model.goal.summarize(right / n))
                 if metric not in ("", LOSS.name, model.goal.measure):
                     more = _compute_scores(
-                        near, stepper_of(a), model, points, mine, part, (metric,)
+                        near, stepper_of(a), model, points, mine, part, (metric,), compiled(a)
                     )
                     note((view, part, metric), more[metric])
         if scored(a):
             model, own = model_of(a, "personal"), found["personal"]
             names = [s.name for s in scores_of(model.task) if s.name != model.goal.measure]
-            more = _compute_scores(near, stepper_of(a), model, own, mine, "test", names)
+            more = _compute_scores(
+                near, stepper_of(a), model, own, mine, "test", names, compiled(a)
+            )
             for name, values in more.items():
                 note(("personal", "test", name), values)
     return out
@@ -85,12 +91,17 @@ def _compute_scores(
     chunk: Sequence[int],
     part: str,
     names: Sequence[str],
+    compiled: bool,
 ) -> dict[str, np.ndarray]:
     """Some scores of the clients' models on a part."""
-    owner, (said,) = map_rows(
-        feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part
-    )
-    counts = np.bincount(owner, minlength=len(chunk))
+    native = CompiledRows.of(feed, stepper, model, points, chunk, part) if compiled else None
+    if native is None:
+        _, (said,) = map_rows(
+            feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part
+        )
+    else:
+        said = to_numpy(model.goal.predict(native.outputs()))
+    counts = feed.parts[part].counts[chunk]
     truth = to_numpy(model.goal.truth(feed.y[feed.parts[part].of_clients(chunk)]))
     return score_clients(model.task, truth, said, counts, names)
 
@@ -109,17 +120,87 @@ def predict_client(
 
 
 def measure(
-    feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: Sequence[int], part: str
+    feed: Feed,
+    stepper: Stepper,
+    model: Any,
+    points: Point,
+    chunk: Sequence[int],
+    part: str,
+    compiled: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sum of losses and the number of rows predicted rightly, for each client of a chunk."""
     if model.goal.is_coupled:
         return _measure_together(feed, stepper, model, points, chunk, part)
-    owner, judged = map_rows(feed, stepper, model.judge, points, chunk, part)
+    native = CompiledRows.of(feed, stepper, model, points, chunk, part) if compiled else None
+    if native is None:
+        _, judged = map_rows(feed, stepper, model.judge, points, chunk, part)
+    else:
+        judged = native.judge()
     if model.goal.weigh is not None:
         weights = _weigh_rows(feed, model, chunk, part)
         judged = [values * weights for values in judged]
-    loss, right = (np.bincount(owner, weights=values, minlength=len(chunk)) for values in judged)
+    counts = feed.parts[part].counts[chunk]
+    loss, right = (_sum_each(values, counts) for values in judged)
     return loss, right
+
+
+def _sum_each(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The sums of the first so many values, of the next so many, and so on."""
+    sums, some = np.zeros(len(counts)), counts > 0
+    if some.any():
+        starts = (np.cumsum(counts) - counts)[some]
+        sums[some] = np.add.reduceat(values, starts, dtype=np.float64)
+    return sums
+
+
+class CompiledRows(NamedTuple):
+    """The rows of a chunk's clients, and the machine code that evaluates them."""
+
+    code: NativeJudge
+    points: Point
+    counts: np.ndarray  # rows of each model
+    rows: Tensor
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        feed: Feed,
+        stepper: Stepper,
+        model: Any,
+        points: Point,
+        chunk: Sequence[int],
+        part: str,
+    ) -> CompiledRows | None:
+        """None where there is no machine code, or no row."""
+        held = feed.parts[part]
+        counts = held.counts[chunk]
+        shared = _is_shared(points)
+        if not counts.sum():
+            return None
+        largest = JUDGED_BYTES // max(1, feed.x[0].nbytes)
+        usual = largest if shared else min(largest, int(counts[counts > 0].mean()))
+        size = min(MOST_JUDGED, max(LEAST_JUDGED, 2 ** (max(1, usual).bit_length() - 1)))
+        code = stepper.judge_of(model, pick(points, 0), feed, size)
+        if code is None:
+            return None
+        if shared:
+            points, counts = pick(points, slice(1)), counts.sum(keepdims=True)
+        return cls(code, points, counts, held.of_clients(chunk), feed.x, feed.y)
+
+    def judge(self) -> list[np.ndarray]:
+        """What `model.judge` says of every row, client by client."""
+        return self.code.run(*self[1:])
+
+    def outputs(self) -> Tensor:
+        """What the models say of every row."""
+        return self.code.outputs(*self[1:])
+
+
+def _is_shared(points: Point) -> bool:
+    """Whether it is one model for everybody."""
+    return all(leaf.stride(0) == 0 for leaf in pytree.tree_leaves(points))
 
 
 def _weigh_rows(feed: Feed, model: Any, chunk: Sequence[int], part: str) -> np.ndarray:
@@ -167,7 +248,7 @@ def map_rows(
     if not counts.sum():
         outputs = f(pick(points, 0), _build_batch(feed, torch.zeros(1, dtype=torch.int64)))
         return np.zeros(0, dtype=np.int64), [to_numpy(v[:0]) for v in outputs]
-    if all(leaf.stride(0) == 0 for leaf in pytree.tree_leaves(points)):  # one model for everybody
+    if _is_shared(points):
         found = _map_blocks(feed, f, pick(points, 0), held.of_clients(chunk))
     elif stepper.vectorized and not (
         counts[counts > 0].mean() >= MIN_ROWS_ALONE and _has_kernels(feed, pick(points, 0))

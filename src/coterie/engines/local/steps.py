@@ -14,8 +14,10 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from coterie.core.method import Batch, Tree
-from coterie.core.model import GRADIENT_COUNT
-from coterie.engines.local.batches import Batches
+from coterie.core.model import GRADIENT_COUNT, Model
+from coterie.core.point import Point
+from coterie.engines.local.batches import Batches, Feed
+from coterie.engines.local.native.judging import NativeJudge
 from coterie.engines.local.native.make import make_native
 from coterie.engines.local.native.runtime import NativeStep
 from coterie.engines.local.tracing import Program, Untraceable, trace
@@ -82,6 +84,7 @@ class Stepper:
         self._native: dict[
             Any, NativeStep | None
         ] = {}  # None: there is no machine code for the step
+        self._judges: dict[Any, NativeJudge | None] = {}  # of a model, for evaluation
         self._one = Lock()
         self.why: dict[Any, str] = {}  # and why not
         self.gradients: dict[Any, int] = {}  # evaluations in one step of each function
@@ -200,6 +203,18 @@ class Stepper:
                 self.why[step] = str(problem)
                 self._native[key] = self._native[step] = None
         return self._native[key]
+
+    def judge_of(self, model: Model, point: Point, feed: Feed, rows: int) -> NativeJudge | None:
+        """The machine code that evaluates so many rows of a network at once; None where there is
+        none.
+        """
+        key = (model, rows)
+        if key not in self._judges:
+            try:
+                self._judges[key] = NativeJudge(model.judge_outputs, point, feed.x, feed.y, rows)
+            except Untraceable:
+                self._judges[key] = None
+        return self._judges[key]
 
     def _trace(
         self, step: Any, spec: Any, leaves: list[Tensor], batch: list[Tensor]

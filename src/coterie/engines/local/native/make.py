@@ -24,9 +24,10 @@ def make_native(
     batch: Batch,
     rows: Tensor,
     outside: int,
+    more: str = "",
 ) -> NativeStep:
     """The machine code of a step; `f(*leaves, *batch)` gives the new leaves of one client, and
-    `outside` is the place of padding.
+    `outside` is the place of padding. `more` is C that comes after it.
 
     Untraceable where there is no C for it.
     """
@@ -43,7 +44,7 @@ def make_native(
         f = torch.func.functionalize(f, remove="mutations")
         traced = TracedStep(f, given)
     code = write_step(traced, n)
-    text = write_program(code, Batch(*given[n:]), n)
+    text = write_program(code, Batch(*given[n:]), n) + more
     native = NativeStep(code, load_library(text, traced.real == torch.float64), traced.real)
     check(native, text, f, given[:n], Batch(*given[n:]), outside)
     return native

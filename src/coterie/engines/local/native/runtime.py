@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +37,7 @@ class NativeStep:
 
     def __init__(self, code: StepCode, library: ctypes.CDLL, real: torch.dtype):
         self.code, self.real = code, real
+        self._library = library
         self._run = library.run
         self._run.restype = None
         self._constants = [self.convert(constant).contiguous() for constant in code.constants]
@@ -89,10 +91,7 @@ class NativeStep:
         constants = _point_to([c.data_ptr() for c in self._constants])
         given = (self._numbers if numbers is None else numbers).double().contiguous()
 
-        def work(_: int) -> None:
-            size = self.code.reals * self.real.itemsize + self.code.others
-            scratch = torch.empty(size + 128, dtype=torch.uint8)
-            aligned = -(-scratch.data_ptr() // 64) * 64
+        def work(room: ctypes.c_void_p) -> None:
             self._run(
                 ctypes.c_int64(n),
                 ctypes.byref(next_),
@@ -114,15 +113,67 @@ class NativeStep:
                 constants,
                 _pointer(given),
                 ctypes.c_int64(given.shape[-1] if given.dim() > 1 else 0),
-                ctypes.c_void_p(aligned),
+                room,
             )
 
-        threads = max(1, min(threads, n))
+        self._share(work, max(1, min(threads, n)))
+
+    def judge(
+        self,
+        leaves: list[Tensor],
+        counts: Tensor,
+        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
+        form: tuple[int, int],  # rows of a batch, outputs of each
+        outputs: Tensor | None = None,  # [rows, outputs] where they are to be kept
+    ) -> list[Tensor]:
+        """What the two leaves before the last become for each of `rows`, one client after another;
+        all leaves but the last three are those of clients [clients, ...] with so many rows each.
+        """
+        size, width = form
+        blocks = -(-counts // size)
+        owner = torch.repeat_interleave(blocks)
+        before = (torch.arange(len(owner)) - (blocks.cumsum(0) - blocks)[owner]) * size
+        begin = (counts.cumsum(0) - counts)[owner] + before
+        count = (counts[owner] - before).clamp(max=size)
+        found = [torch.empty(len(rows), dtype=self.real) for _ in range(2)]
+        next_ = ctypes.c_int64(0)
+        pointers = _point_to([leaf.data_ptr() for leaf in leaves])
+        apart = torch.tensor([leaf.stride(0) * leaf.element_size() for leaf in leaves])
+        constants = _point_to([c.data_ptr() for c in self._constants])
+
+        def work(room: ctypes.c_void_p) -> None:
+            self._library.judge(
+                ctypes.c_int64(len(owner)),
+                ctypes.byref(next_),
+                pointers,
+                *map(_pointer, (apart, owner, begin, count, rows, x, y)),
+                constants,
+                *map(_pointer, (self._numbers, *found)),
+                None if outputs is None else _pointer(outputs),
+                ctypes.c_int64(width),
+                ctypes.c_int64(self.code.others),
+                room,
+            )
+
+        more = size * (2 + width) * self.real.itemsize
+        self._share(work, max(1, min(torch.get_num_threads(), len(owner))), more)
+        return found
+
+    def _share(self, work: Callable[[ctypes.c_void_p], None], threads: int, more: int = 0) -> None:
+        """Let so many threads work, each with room of its own: for a step, and more bytes."""
+
+        def begin(_: int) -> None:
+            size = self.code.reals * self.real.itemsize + self.code.others + more
+            scratch = torch.empty(size + 128, dtype=torch.uint8)
+            work(ctypes.c_void_p(-(-scratch.data_ptr() // 64) * 64))
+
         if threads == 1:
-            work(0)
+            begin(0)
         else:
             with use_threads(1):
-                list(thread_pool(threads).map(work, range(threads)))
+                list(thread_pool(threads).map(begin, range(threads)))
 
 
 def _make_one(batch: Batch) -> StepInputs:
