@@ -150,11 +150,13 @@ def test_nothing_is_searched_where_a_run_takes_too_long(caplog):
 
     def play(name, limit):
         asked.append(limit)
+        return 5.0 if name == "local" else None
 
     found = decide_trials(plan_for(["local", "ditto"]), USUAL, play)
     assert (found.grids, found.search) == ({}, None)
-    assert asked == [30 / 2 / 4]  # the first is too slow: no other is begun
-    assert "stay as given: one run of local takes more than 4s" in caplog.text
+    assert asked == [30 / 4, 30 / 4 - 5.0]  # what the first leaves, of four trials of both
+    assert "stay as given: one run of each method takes more than 8s of the 30s" in caplog.text
+    assert "(ditto was cut off)" in caplog.text
 
 
 # Played

@@ -80,13 +80,14 @@ def decide_trials(
 
     play: the processor's seconds of a method's first trial; None: more than it may take.
     """
-    limit, spent = search.seconds / len(plan.grids) / LEAST_TRIALS, 0.0
+    limit, spent = search.seconds / LEAST_TRIALS, 0.0
     for name in plan.grids:
-        seconds = play(name, limit)
+        seconds = play(name, limit - spent)
         if seconds is None:
             log(
-                f"{AS_GIVEN}: one run of {name} takes more than {format_time(limit)} of the "
-                f"{search.budget} for such a choice; --lr auto --model auto choose all the same"
+                f"{AS_GIVEN}: one run of each method takes more than {format_time(limit)} of the "
+                f"{search.budget} for such a choice ({name} was cut off); --lr auto --model auto "
+                "choose all the same"
             )
             return plan._replace(grids={}, search=None)
         spent += seconds
