@@ -1,6 +1,7 @@
 """Laws of reproduction: finished cells stay, figures are the runs' own, the page needs no runs."""
 
 import json
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -690,3 +691,38 @@ def test_the_best_round_is_that_of_the_test_rows_and_the_chosen_one_that_of_the_
     assert measure(run, "best", "personal") == pytest.approx(max(means.values()))
     chosen = best_round(run.table)
     assert measure(run, "chosen", "personal") == pytest.approx(means[chosen])
+
+
+@pytest.fixture
+def longer(out, tmp_path):
+    """Whole runs of FedAvg alone beside shortened ones of all methods, for a best round."""
+    shutil.copytree(out, tmp_path / "runs")
+    for name in ("local", "ditto"):
+        for seed in (0, 1):
+            shutil.rmtree(tmp_path / "runs" / "small" / f"{name}-seed{seed}")
+    best = TABLE.columns[0]._replace(metric="best", rows=TABLE.columns[0].rows[::2])
+    with recipes_in(out):
+        yield TABLE._replace(metric="best", columns=(best,)), tmp_path
+
+
+def test_methods_are_compared_where_most_have_ended_and_longer_runs_are_said_beside(longer):
+    table, folder = longer
+    assert scale_of(place_of(folder / "runs", table.columns[0])) == 0.5
+    text = written([table], folder / "runs", folder)
+    run = load_run(folder / "runs" / "small" / "fedavg-seed0")
+    best = measure(run, "best", "personal")
+    assert f"The best round of longer runs: FedAvg {best:.2f} in 4 rounds." in text
+    assert "(../pictures/small-1-digits.png)" in text
+    assert (folder / "pictures" / "small-1-digits.png").stat().st_size > 1000
+
+
+def test_the_longer_curve_of_a_method_is_kept(longer):
+    table, folder = longer
+    write_pages([table], folder / "runs", folder)
+    path = folder / "results" / "small-1.json"
+    before = json.loads(path.read_text())
+    shutil.rmtree(folder / "runs" / "small")
+    write_pages([table], folder / "runs", folder)
+    kept, was = (file["columns"][0]["curves"] for file in (json.loads(path.read_text()), before))
+    assert kept == was
+    assert kept["fedavg"]["rounds"][-1] == 4

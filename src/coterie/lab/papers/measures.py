@@ -79,14 +79,16 @@ def round_of(run: Run, kind: str, view: str) -> int | None:
     """
     if kind == "chosen":
         return best_round(run.table, run.measure, view)
-    rounds = curve_of(run.table, share_of(run), run.part, view)[0]
-    over = [
-        _summary(
-            run, "weighted", run.part, values_of(run.table, share_of(run), run.part, view, r)[1]
-        )
-        for r in rounds.tolist()
-    ]
-    return int(rounds[int(np.nanargmax(over))]) if len(rounds) else None
+    rounds, values = pooled_curve(run, view)
+    return int(rounds[int(np.nanargmax(values))]) if len(rounds) else None
+
+
+def pooled_curve(run: Run, view: str) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds, accuracy over the test rows of all clients together, in percent)."""
+    share = share_of(run)
+    rounds = curve_of(run.table, share, run.part, view)[0]
+    clients = (values_of(run.table, share, run.part, view, r)[1] for r in rounds.tolist())
+    return rounds, np.array([_summary(run, "weighted", run.part, one) for one in clients])
 
 
 def _mean_loss(run: Run, part: str, view: str) -> float:

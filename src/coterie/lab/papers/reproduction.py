@@ -15,6 +15,7 @@ from coterie.experiment.config import Experiment, read_toml
 from coterie.experiment.recipes import find_config
 from coterie.lab.papers.claims import Runs
 from coterie.lab.papers.judge import Outcome, count_planned, judge
+from coterie.lab.papers.learning_curves import curves_of
 from coterie.lab.papers.paper_tables import PaperColumn, PaperTable, read_papers
 from coterie.lab.papers.stored_columns import Stored, stored_column
 from coterie.lab.papers.traffic import count_traffic, stored_traffic
@@ -40,14 +41,26 @@ def table_of(name: str) -> PaperTable:
 
 def place_of(out: Path, column: PaperColumn, scale: float | None = None) -> Path | None:
     """The folder that holds runs of a column's recipe, or of the cheaper one; those of a scale, or
-    the longest.
+    the longest in which most methods have come to their end, if there is one.
     """
     for recipe in filter(None, (column.recipe, column.cheaper)):
-        shorter = sorted(out.glob(f"{recipe}{SCALE_MARK}*"), key=scale_of, reverse=True)
-        for folder in (out / recipe, *shorter):
-            if (folder / FILE).exists() and scale in (None, scale_of(folder)):
-                return folder
+        found = [f for f in folders_of(recipe, out) if scale in (None, scale_of(f))]
+        if found:
+            return next(filter(_has_most, found), found[0])
     return None
+
+
+def folders_of(recipe: str, out: Path) -> list[Path]:
+    """The folders that hold runs of a recipe, the longest first."""
+    shorter = sorted(out.glob(f"{recipe}{SCALE_MARK}*"), key=scale_of, reverse=True)
+    return [folder for folder in (out / recipe, *shorter) if (folder / FILE).exists()]
+
+
+def _has_most(folder: Path) -> bool:
+    """Whether more than half of a comparison's methods have come to their end."""
+    experiments, seeds, *_ = read_plan(folder / FILE)
+    ended = [read_status(folder / f"{m}-seed{seeds[0]}") == "finished" for m in experiments]
+    return 2 * sum(ended) > len(ended)
 
 
 def scale_of(folder: Path) -> float:
@@ -90,7 +103,13 @@ def _read_stored(column: PaperColumn, out: Path, scale: float | None) -> Stored:
     methods, seeds = count_planned(column)
     recipe = folder.name.partition(SCALE_MARK)[0]
     runs = load_finished(folder)
-    return stored_column(column, recipe, scale_of(folder), runs, methods * seeds, seeds)
+    found = stored_column(column, recipe, scale_of(folder), runs, methods * seeds, seeds)
+    if found and column.metric == "best":
+        longest: Runs = {}
+        for place in reversed(folders_of(recipe, out)):
+            longest = {**longest, **{m: some for m, some in load_finished(place).items() if some}}
+        found["curves"] = curves_of(column, longest)
+    return found
 
 
 # Running

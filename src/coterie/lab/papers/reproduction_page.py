@@ -22,6 +22,7 @@ from coterie.experiment.config import read_toml
 from coterie.lab.papers import durations
 from coterie.lab.papers.claims import CheckedClaim, format_difference
 from coterie.lab.papers.judge import Column, Outcome, Pair, judge
+from coterie.lab.papers.learning_curves import PICTURES, draw_curves, longer_than, picture_of
 from coterie.lab.papers.paper_tables import PAPER_METRICS, PAPERS, PaperTable, can_run, is_in_points
 from coterie.lab.papers.result_files import is_older, write_results
 from coterie.lab.papers.stored_columns import key_of, samples_of
@@ -66,6 +67,11 @@ def write_pages(tables: Sequence[PaperTable], out: Path, docs: Path) -> Path:
     (docs / PAGES).mkdir(parents=True, exist_ok=True)
     for name, text in pages(tables, place).items():
         write_text(docs / PAGES / name, text)
+    for found in outcomes(tables, place):
+        for column in found.columns:
+            if curves := column.stored.get("curves"):
+                picture = picture_of(found.table.id, column.column)
+                draw_curves(column.column, curves, docs / PICTURES / picture)
     return docs / PAGES / INDEX
 
 
@@ -251,8 +257,19 @@ def _render_section(found: Outcome, remark: Mapping[str, str]) -> str:
     lines += ["", table.note] if table.note else []
     for column in found.columns:
         if column.verdict != "not run":
-            lines += ["", *_render_column(column)]
+            lines += ["", *_render_column(column), *_render_curves(table, column)]
     return "\n".join(lines)
+
+
+def _render_curves(table: PaperTable, column: Column) -> list[str]:
+    """The picture of a column whose figures are those of a round, and what longer runs give."""
+    if not column.stored.get("curves"):
+        return []
+    name = picture_of(table.id, column.column)
+    lines = ["", f"![Accuracy by round, {column.column.name}](../{PICTURES}/{name})"]
+    longer = longer_than(column.column, column.stored)
+    said = ", ".join(f"{row} {best:.2f} in {rounds:,} rounds" for row, rounds, best in longer)
+    return [*lines, "", f"The best round of longer runs: {said}."] if longer else lines
 
 
 def _fold(text: str) -> list[str]:

@@ -19,6 +19,7 @@ from coterie.core.files import write_text
 from coterie.core.option_names import rename_tables
 from coterie.experiment.config import read_toml
 from coterie.experiment.recipes import find_config
+from coterie.lab.papers.learning_curves import merge_curves
 from coterie.lab.papers.paper_tables import PaperTable
 from coterie.lab.papers.reproduction import stored_columns
 from coterie.lab.papers.stored_columns import says_something
@@ -99,7 +100,9 @@ def _merge_column(old: Any, new: Any) -> Any:
     }
     finished = list(dict.fromkeys([*old["finished"], *new["finished"]]))
     claims = _merge_claims(old.get("claims", []), new["claims"])
+    curves = merge_curves(old.get("curves", {}), new.get("curves", {}))
     return new | {
+        **({"curves": curves} if curves else {}),
         "finished": finished,
         "wanted": max(new["wanted"], len(finished)),
         "claims": claims,
