@@ -85,6 +85,17 @@ def test_the_runs_are_long_and_on_tables_that_nobody_here_wrote(stored):
         assert f"## {section}" in text
 
 
+def test_methods_with_public_rows_are_ranked_beside_those_without(stored):
+    section = render_page(stored).split("## Equal information")[1].split("\n## ")[0]
+    table = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    ranks = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in table[1:]}
+    assert ranks["ktpfl"][:2] == ["", ""]  # it needs public rows
+    assert ranks["persfl"][0] == ranks["persfl"][2] == ""  # it needs validation rows
+    assert all(ranks["fedavg"])
+    assert ranks["ktpfl"][3]
+    assert ranks["persfl"][3]
+
+
 def test_rules_that_look_are_judged_against_the_best_single_method(stored):
     section = render_page(stored).split("## Which method when")[1]
     single = next(one for one in judge_rules(arena_scores_of(stored)) if one.rule == SINGLE)

@@ -24,15 +24,20 @@ EXTRA = ("public", "validation")  # rows that some methods need beyond those all
 
 
 def rank_by(
-    results: ArenaResults, values: Callable[[Row], Sequence[float]], among: Collection[str] = ()
+    results: ArenaResults,
+    values: Callable[[Row], Sequence[float]],
+    among: Collection[str] = (),
+    where: Collection[str] = (),
 ) -> dict[str, float]:
     """{method: mean rank} by other numbers than a run's last ones, of the methods that have them on
-    every federation; among: only these.
+    every federation; among: only these methods; where: only these federations.
     """
     rows = [
         row
         for row in select_runs(results)
-        if row["method"] not in BOUNDS and (not among or row["method"] in among)
+        if row["method"] not in BOUNDS
+        and (not among or row["method"] in among)
+        and (not where or row["federation"] in where)
     ]
     found = build_block(rows, lambda row: _mean_points(row, values(row)))
     whole = [k for k in range(len(found.methods)) if not np.isnan(found.values[:, k]).any()]
@@ -122,11 +127,17 @@ def render_equal_section(results: ArenaResults) -> str:
 
 
 def render_information_section(results: ArenaResults) -> str:
-    """Ranks among methods that see the same rows."""
+    """Ranks among methods that see the same rows, on the federations where all kinds of them ran;
+    empty where there are none.
+    """
     needs = {
         one.name: [option for option in one.needs if option in EXTRA] for one in list_methods()
     }
-    ran = {row["method"] for row in select_runs(results)} - set(BOUNDS)
+    rows = [row for row in select_runs(results) if row["method"] not in BOUNDS]
+    ran = {row["method"] for row in rows}
+    where = set.intersection(
+        *({r["federation"] for r in rows if kind in needs.get(r["method"], [])} for kind in EXTRA)
+    )
     sets = {
         "neither": {m for m in ran if not needs.get(m)},
         "validation rows": {m for m in ran if "public" not in needs.get(m, [])},
@@ -134,17 +145,18 @@ def render_information_section(results: ArenaResults) -> str:
         "both": ran,
     }
     ranks = {
-        what: rank_by(results, lambda row: row["values"], names) if names else {}
+        what: rank_by(results, lambda row: row["values"], names, where) if names else {}
         for what, names in sets.items()
     }
-    if not ranks["both"]:
+    if not where or not ranks["both"]:
         return ""
     lines = [
         "## Equal information",
         "",
         "Mean ranks among the methods that may use, beyond their clients' training rows, public "
-        "rows, validation rows, both or neither; of those that ran on every federation. Everybody "
-        "was tuned on validation rows.",
+        f"rows, validation rows, both or neither; on the {len(where)} federations where methods of "
+        "all these kinds ran, of the methods that ran on each. Everybody was tuned on validation "
+        "rows.",
         "",
         f"| method | {' | '.join(ranks)} |",
         "|---|" + "---|" * len(ranks),
