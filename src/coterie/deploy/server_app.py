@@ -42,6 +42,7 @@ from coterie.deploy.config_files import (
     Privacy,
     Rules,
     ServerConfig,
+    check_network,
     check_no_function,
     read_server,
     resolve_path,
@@ -149,6 +150,7 @@ def read_server_plan(folder: Path, name: str = FIRST) -> ServerPlan:
     ones = {part: [1] * len(server.names) for part in PARTS}
     _check_guard(experiment.guard, path)
     check_no_function(experiment.schedule.metric)
+    check_network(experiment.model)
     rows = server_federation(server.names, ones, server.data, public)
     draft = assemble(experiment, scale_federation(rows, placeholder_scales(server.data)))
     if server.privacy.secure_sum:
