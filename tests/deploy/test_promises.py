@@ -111,6 +111,18 @@ def test_a_function_by_name_is_called_at_no_site(tmp_path):
         build_engine(settings, tiny(2), 0)
 
 
+@pytest.mark.parametrize("net", ["hf:/srv/any", "hf:somebody/net:lora_r=2", "dnn,hf:/srv/any"])
+def test_a_server_does_not_choose_what_a_site_reads_or_fetches(net, tmp_path):
+    """Folders and names on a hub: a policy would agree to any of them."""
+    with pytest.raises(BadInput, match="is not for a server to choose"):
+        build_engine({"model": {"name": net}, "architecture": [0, 0]}, tiny(2), 0)
+    config = ServerConfig(ServerAddress(), Sites(("a", "b")), Rules(), DataShape(2, 4), Privacy())
+    write_server(tmp_path, config)
+    (tmp_path / "experiment.toml").write_text(f'[model]\nname = "{net}"\n')
+    with pytest.raises(BadInput, match="is not for a server to choose"):
+        read_server_plan(tmp_path)
+
+
 def test_robust_averages_are_the_same_at_real_sites(tmp_path):
     with float64(), town(tmp_path, "fedavg", tiny(6)) as here:
         loop = here.loop(Schedule(rounds=2, eval_every=1000))

@@ -12,13 +12,21 @@ from safetensors import safe_open
 from coterie.cli.deployment import federation as commands
 from coterie.cli.main import main
 from coterie.core.errors import BadInput
-from coterie.deploy.config_files import Privacy, check_server, read_server, read_site, write_site
+from coterie.deploy.config_files import (
+    Limits,
+    Privacy,
+    check_server,
+    read_server,
+    read_site,
+    write_site,
+)
 from coterie.deploy.current_model import MODEL
 from coterie.deploy.replay import gather_sites, largest_difference, replay
 from coterie.deploy.scales import parse_scales
 from coterie.experiment.config import Experiment, change_options
 from coterie.results.metric_table import values_of
 from coterie.results.personal_models import SingleModel
+from coterie.running.divergence import find_unmeasurable
 from coterie.running.execute import execute
 from helpers.sites import NAMES, open_sites
 from helpers.town import EXACT
@@ -55,7 +63,7 @@ def tables(folder, task):
     return ",".join(targets)
 
 
-def made(folder, task, *more):
+def made(folder, task, *more, limits=EXACT):
     """The folders of a deployment, by the command of its operators."""
     label = tables(folder / "rows", task)
     like = str(folder / "rows" / "east.csv")
@@ -75,7 +83,7 @@ def made(folder, task, *more):
         place = folder / "all" / "sites" / name
         site = read_site(place)
         data = str(folder / "rows" / f"{name}.csv")
-        write_site(place, site._replace(site=site.site._replace(data=data), limits=EXACT))
+        write_site(place, site._replace(site=site.site._replace(data=data), limits=limits))
     return folder / "all", label
 
 
@@ -100,6 +108,22 @@ def test_sites_learn_any_task_as_a_simulation_does(task, tmp_path):
     again = replay(place / "server" / "run", rows)
     files = {i: place / "sites" / name / MODEL for i, name in enumerate(NAMES)}
     assert largest_difference(again, files) == 0
+
+
+@pytest.mark.parametrize("privacy", [Privacy(), Privacy(measures=False)])
+def test_a_site_that_keeps_its_scores_is_not_said_to_diverge(privacy, tmp_path):
+    """Parts of fewer than 10 rows are not told of, and with measures = false none is."""
+    place, _ = made(tmp_path, "regression", limits=Limits())
+    east = place / "sites" / "east"
+    write_site(east, read_site(east)._replace(privacy=privacy))
+    lines = []
+    with open_sites(place) as (grid, _):
+        run = server_app.play(grid, place / "server", lines.append)
+    assert run.diverged_clients == []
+    assert not any("not finite" in line for line in lines)
+    lost = {("personal", "test", "loss"): np.full(3, np.nan)}
+    rows = gather_sites(tmp_path / "rows", read_server(place / "server"), "y")
+    assert find_unmeasurable(lost, rows, lambda part: {1}) == {"test": [0, 2]}
 
 
 def test_a_site_predicts_what_its_model_says_of_rows_as_they_are(tmp_path, monkeypatch):

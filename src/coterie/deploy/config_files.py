@@ -9,6 +9,7 @@ import os
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
@@ -19,6 +20,7 @@ from coterie.core.task import TASKS, Task, TaskName
 from coterie.data.read.columns import Column
 from coterie.deploy.table_columns import parse_declared
 from coterie.experiment.toml import to_toml
+from coterie.networks.registry import NETS, parse_spec
 
 SERVER, EXPERIMENT, SITE, RUN = "server.toml", "experiment.toml", "site.toml", "run"
 KEYS = "keys"  # the folder of a server with the public keys of its sites
@@ -318,6 +320,17 @@ def check_no_function(metric: str) -> None:
             f"metric = '{metric}' is a function of one's own, which real sites do not call: name "
             "a measure of the task"
         )
+
+
+def check_network(model: Mapping[str, Any]) -> None:
+    """Refuse a network that is read from a folder, or fetched: a server must not choose which."""
+    for spec in str(model.get("name", "")).split(","):
+        net = NETS.get(parse_spec(spec)[0])
+        if net is not None and net.wants_base:
+            raise BadInput(
+                f"model = '{spec[:80]}' is read from a folder or fetched, and what a site reads is "
+                "not for a server to choose: choose another network"
+            )
 
 
 def read_site(folder: Path) -> SiteConfig:

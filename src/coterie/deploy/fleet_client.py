@@ -2,6 +2,9 @@
 
 It is what SuperNode does, without what SuperNode does next: nothing that comes is stored, installed
 or started as a program. A message is handed to the site as a frame; what is none is refused.
+
+A server may be hostile: what it answers is counted as it comes and never unpacked, and one that
+makes no sense is a BadAnswer.
 """
 
 from __future__ import annotations
@@ -40,10 +43,20 @@ from flwr.supercore.primitives.asymmetric import (
     public_key_to_bytes,
     sign_message,
 )
+from google.protobuf.message import DecodeError
 
+from coterie.core.memory import read_memory_limit
 from coterie.deploy import certificates as keys
 from coterie.deploy.config_files import is_loopback, split_address
-from coterie.deploy.frames import Frame, pack_frame, put_together, take_apart, unpack_frame
+from coterie.deploy.frames import (
+    LARGEST_BODY,
+    LARGEST_HEAD,
+    Frame,
+    pack_frame,
+    put_together,
+    take_apart,
+    unpack_frame,
+)
 from coterie.deploy.logs import sanitize
 
 CALL_SECONDS = 60.0  # seconds for an answer of the server, which holds a question open for 10
@@ -51,10 +64,20 @@ BEAT_SECONDS = 15.0  # seconds between two signs of life while the site works
 LEAVE_SECONDS = 2.0  # seconds for the last word of a site that is stopped
 NOT_TAKEN = (400, 403, 410, 413)  # what the server says to a reply that is of no use to it
 ALIVE = "alive"  # in the folder of a site: touched whenever the server has answered
-PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+PROTOBUF = {
+    "content-type": "application/protobuf",
+    "accept": "application/protobuf",
+    "accept-encoding": "identity",
+}
+MAX_ANSWER_BYTES = 2**27  # bytes of one answer: an object has 4 MB of a body, and a head
+MEMORY_SHARE = 4  # a message may take this part of the machine's memory: it is held a few times
 Answer = TypeVar("Answer")
 LogLine = Callable[[str], None]
 Work = Callable[[Frame], Frame]
+
+
+class BadAnswer(Exception):
+    """What the server sent is no answer to a site's request."""
 
 
 def answer_message(message: Message, work: Work, say: LogLine) -> Message:
@@ -94,13 +117,16 @@ class FleetClient:
             TIMESTAMP_HEADER: when,
             FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(self._key, when.encode())).decode(),
         }
-        response = self._http.post(
-            action, content=request.SerializeToString(), headers=PROTOBUF | signed, **options
-        )
+        content, headers = request.SerializeToString(), PROTOBUF | signed
+        with self._http.stream("POST", action, content=content, headers=headers, **options) as come:
+            response = httpx.Response(come.status_code, content=_read(come), request=come.request)
         response.raise_for_status()
         with suppress(OSError):  # a full disk is told of where it matters
             self._alive.touch()
-        return kind.FromString(response.content)  # type: ignore[attr-defined,no-any-return]
+        try:
+            return kind.FromString(response.content)  # type: ignore[attr-defined,no-any-return]
+        except DecodeError:
+            raise BadAnswer(f"what it answered to {action} cannot be read") from None
 
     def arrive(self) -> None:
         """Say that this site is there."""
@@ -121,7 +147,7 @@ class FleetClient:
             request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=BEAT_SECONDS)
             try:
                 self._call("send-node-heartbeat", request, SendNodeHeartbeatResponse)
-            except httpx.HTTPError:
+            except (httpx.HTTPError, BadAnswer):
                 continue  # whoever asks for messages hears of it
 
     def exchange(self, work: Work, say: LogLine) -> None:
@@ -135,8 +161,13 @@ class FleetClient:
             return
         proto, number = found.messages_list[0], found.messages_list[0].metadata.message_id
         if self._last is None or self._last[0] != number:
-            question = self._fetch(proto, found.message_object_trees[0])
-            self._last = (number, answer_message(question, work, say))
+            try:
+                question = self._fetch(proto, found.message_object_trees[0])
+                self._last = (number, answer_message(question, work, say))
+            except (httpx.HTTPError, BadAnswer):
+                raise
+            except Exception as problem:  # whatever a message that is none makes its reader raise
+                raise BadAnswer(f"its message is none ({type(problem).__name__})") from None
         try:
             self._bring(self._last[1])
         except httpx.HTTPStatusError as problem:
@@ -146,11 +177,17 @@ class FleetClient:
 
     def _fetch(self, proto: MessageProto, tree: ObjectTree) -> Message:
         """A message and all its objects."""
-        meta, objects = proto.metadata, {}
+        meta, objects = proto.metadata, dict[str, bytes]()
+        left = min(LARGEST_HEAD + LARGEST_BODY, read_memory_limit() // MEMORY_SHARE)
         for part in iterate_object_tree(tree):
             name = part.object_id
+            if name in objects:  # a message may refer to a part twice
+                continue
             request = PullObjectRequest(node=self._node, run_id=meta.run_id, object_id=name)
             objects[name] = self._call("pull-object", request, PullObjectResponse).object_content
+            left -= len(objects[name]) or 1
+            if left < 0:
+                raise BadAnswer("its message does not fit into a fourth of this machine's memory")
         try:
             return put_together(meta.message_id, objects)
         except Exception:  # whatever objects that make no message raise
@@ -167,6 +204,8 @@ class FleetClient:
             fleet.PushMessagesResponse,
         )
         for name in accepted.objects_to_push:
+            if name not in parts.objects:
+                raise BadAnswer("it asks for what is no part of a reply")
             request = PushObjectRequest(
                 node=self._node,
                 run_id=reply.metadata.run_id,
@@ -191,6 +230,16 @@ class FleetClient:
         gone = fleet.DeactivateNodeRequest(node_id=self._node.node_id)
         with suppress(httpx.HTTPError):  # else the server misses it soon
             self._call("deactivate-node", gone, fleet.DeactivateNodeResponse, timeout=LEAVE_SECONDS)
+
+
+def _read(come: httpx.Response) -> bytes:
+    """What is answered, as it comes."""
+    content = bytearray()
+    for piece in come.iter_raw():
+        content += piece
+        if len(content) > MAX_ANSWER_BYTES:
+            raise BadAnswer(f"it answered more than {MAX_ANSWER_BYTES:,} bytes at once")
+    return bytes(content)
 
 
 def _read_key(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:

@@ -109,6 +109,7 @@ class FlowerEngine(Engine):
         self._template_states: dict[
             int, Tree
         ] = {}  # a state of each architecture, for its structure
+        self._unmeasured: dict[str, set[int]] = {}  # by part, at the last evaluation
 
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
         super().take(federation, architecture)
@@ -452,15 +453,20 @@ class FlowerEngine(Engine):
         }
         asked = {i: to_tensors(send(i)) for i in clients if i not in self.removed}
         place = {i: k for k, i in enumerate(clients)}
+        self._unmeasured = {part: set(clients) for part in parts}
         for i, answer in self._ask("evaluate", when, asked, parts=list(parts), final=final).items():
             with self._leaving_out(i, answer, f"evaluation after {when.stage}, round {when.round}"):
                 views = ("personal", *self.method(int(self.architecture[i])).views)
                 task = self.models[int(self.architecture[i])].task
                 values = read_measures(check_reply(answer), views, parts, self.rows[i], task)
                 for view, part, metric, value in values:
+                    self._unmeasured[part].discard(i)
                     empty = np.full(len(clients), np.nan)
                     out.setdefault((view, part, metric), empty)[place[i]] = value
         return out
+
+    def unmeasured(self, part: str) -> Set[int]:
+        return self._unmeasured.get(part, set())
 
     def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
         out: dict[str, dict[int, float]] = {}

@@ -230,9 +230,9 @@ def ask_sums(
         del found[i]
         say(f"scale of the columns: {roll.names[i]} {why}; without its rows")
     if not found:
+        way = "" if table else ', or write scale = "none" into [data] of server.toml'
         raise BadInput(
-            "no site told the mean and deviation of its columns: look at what they say, or write "
-            'scale = "none" into [data] of server.toml'
+            f"no site told the mean and deviation of its columns: look at what they say{way}"
         )
     return found
 

@@ -37,12 +37,12 @@ from coterie.deploy.audit import AUDIT, AuditLog
 from coterie.deploy.claims import describe_caps
 from coterie.deploy.config_files import (
     EXPERIMENT,
-    RUN,
     SERVER,
     DataShape,
     Privacy,
     Rules,
     ServerConfig,
+    check_network,
     check_no_function,
     read_server,
     resolve_path,
@@ -150,6 +150,7 @@ def read_server_plan(folder: Path, name: str = FIRST) -> ServerPlan:
     ones = {part: [1] * len(server.names) for part in PARTS}
     _check_guard(experiment.guard, path)
     check_no_function(experiment.schedule.metric)
+    check_network(experiment.model)
     rows = server_federation(server.names, ones, server.data, public)
     draft = assemble(experiment, scale_federation(rows, placeholder_scales(server.data)))
     if server.privacy.secure_sum:
@@ -357,7 +358,7 @@ def _log_round(report: RoundReport, say: LogLine) -> None:
 
 def _gather_sites(
     plan: ServerPlan,
-    run: Path,
+    run: Path | None,  # that may have begun; None: nobody is known yet
     grid: Grid,
     say: LogLine,
     audit: AuditLog,
@@ -367,10 +368,9 @@ def _gather_sites(
     itself does.
     """
     names, removed = plan.server.names, plan.server.sites.removed
-    known: dict[str, list[int]] = (
-        read_about(run)["rows"] if read_status(run) else {part: [] for part in PARTS}
-    )
-    seen = read_about(run)["clients"] if read_status(run) else []
+    begun = read_about(run) if run is not None and read_status(run) else {}
+    known: dict[str, list[int]] = begun.get("rows", {part: [] for part in PARTS})
+    seen = begun.get("clients", [])
     if list(names[: len(seen)]) != seen:
         raise BadInput(
             f"the sites of {run} are {', '.join(seen)}: in sites.names they come first, in this "
@@ -502,14 +502,14 @@ def _describe_scales(data: DataShape, made: Scales) -> list[str]:
         gaps = sum(column.indicator for column in made.columns)
         lines.append(
             f"the sites agreed on {len(made.columns)} columns: {named} categories with enough "
-            f"rows, {gaps} columns with missing cells"
+            f"rows, missing cells in {gaps}"
         )
     return lines
 
 
 def ask_statistics(grid: Grid, folder: Path, say: LogLine) -> list[str]:
     """What the sites tell of their columns, as lines for a person; nothing is trained."""
-    plan, run = read_server_plan(folder), folder / RUN
+    plan = read_server_plan(folder)
     data, rules = plan.server.data, plan.server.rules
     if not data.sums:
         raise BadInput(
@@ -517,7 +517,7 @@ def ask_statistics(grid: Grid, folder: Path, say: LogLine) -> list[str]:
             '[data] table (as `coterie federation init --like` does), or write scale = "standard"'
         )
     audit = AuditLog(folder / AUDIT)
-    roll, rows = _gather_sites(plan, run, grid, say, audit)
+    roll, rows = _gather_sites(plan, None, grid, say, audit)
     gone = plan.server.sites.removed
     asked = [0 if plan.server.names[i] in gone else n for i, n in enumerate(rows["train"])]
     table = data.table_columns

@@ -33,6 +33,7 @@ from coterie.deploy.config_files import (
     DataShape,
     Limits,
     Privacy,
+    check_network,
     check_no_function,
     combine_privacy,
     parse_privacy,
@@ -614,6 +615,7 @@ def build_engine(config: Config, federation: Federation, number: int) -> LocalEn
             }
         ),
     )
+    check_network(experiment.model)
     assembly = assemble(
         experiment, federation, architecture=config["architecture"], clients=[number]
     )

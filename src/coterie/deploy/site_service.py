@@ -28,7 +28,7 @@ from coterie.deploy.config_files import (
     write_site,
 )
 from coterie.deploy.consent import Ask, Consent
-from coterie.deploy.fleet_client import FleetClient, Work
+from coterie.deploy.fleet_client import BadAnswer, FleetClient, Work
 from coterie.deploy.logs import LogLimiter
 from coterie.deploy.processes import Stopped, stoppable
 from coterie.deploy.site import open_site
@@ -126,6 +126,9 @@ def _answer_messages(
                 if _is_unknown(problem):
                     continue  # the server was started again
                 line(f"{address} does not answer; trying again until it does")
+                time.sleep(RETRY_SECONDS)
+            except BadAnswer as problem:
+                line(f"{address} is no server as it must be: {problem}; trying again until it is")
                 time.sleep(RETRY_SECONDS)
     finally:
         client.leave()

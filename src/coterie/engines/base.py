@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -171,6 +171,12 @@ class Engine(ABC):
     @abstractmethod
     def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
         """What the method writes down of each client's state."""
+
+    def unmeasured(self, part: str) -> Collection[int]:
+        """Clients with rows of a part whose scores the last evaluation does not have, as those of a
+        site that is away or keeps them.
+        """
+        return ()
 
     @abstractmethod
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,21 +109,20 @@ def format_clients(names: Sequence[str]) -> str:
     return f"client{'s' * (len(names) > 1)} {some}"
 
 
-def find_unmeasurable(measured: Metrics, federation: Federation) -> dict[str, list[int]]:
-    """{part: clients} whose own model has a loss out of all bounds on rows that they have.
-
-    A client whose accuracy is missing too was not measured at all: a site may be away.
-    """
+def find_unmeasurable(
+    measured: Metrics,
+    federation: Federation,
+    unmeasured: Callable[[str], Collection[int]] = lambda part: (),  # see Engine.unmeasured
+) -> dict[str, list[int]]:
+    """{part: clients} whose own model has a loss out of all bounds on rows that they have."""
     found = {}
     for view, part, metric in measured:
         if view != "personal" or metric != "loss":
             continue
         loss = measured[view, part, "loss"]
-        # what is not finite has no finite error either, but is predicted right or wrong all the
-        # same
-        accuracy = measured.get((view, part, "accuracy"), np.zeros(len(loss)))
         there = counts_of(part_of(federation, part)) > 0
-        bad = there & ~(loss < EXPLODED) & ~np.isnan(accuracy)
+        there[list(unmeasured(part))] = False
+        bad = there & ~(loss < EXPLODED)
         if bad.any():
             found[part] = [int(i) for i in np.flatnonzero(bad)]
     return found

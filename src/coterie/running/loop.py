@@ -299,7 +299,7 @@ class Loop:
             measured = self.evaluate(final=done == total)
             for (view, part, metric), column in measured.items():
                 self.table.add(stage.name, done, np.arange(len(column)), view, part, metric, column)
-            found = find_unmeasurable(measured, self.federation).values()
+            found = find_unmeasurable(measured, self.federation, self.engine.unmeasured).values()
             lost = sorted({client for clients in found for client in clients})
             self._mark_clients(stage, lost, DIVERGED)
             if lost and not said:
