@@ -100,6 +100,23 @@ def test_rare_classes_are_not_judged_by_accuracy_unless_asked_for(rows, metric, 
     assert assemble(experiment, federation, clients=[0]).experiment.schedule.metric == ""
 
 
+@pytest.mark.parametrize(("zeros", "metric"), [(0.7, "rmse"), (0.3, "")])
+def test_counts_that_are_mostly_one_number_are_not_judged_by_absolute_error(
+    zeros, metric, tmp_path
+):
+    rng = np.random.default_rng(0)
+    visits = np.where(rng.random(120) < zeros, 0, 1 + rng.poisson(2, 120))
+    frame = pl.DataFrame({"who": [f"c{k % 3}" for k in range(120)], "x": visits, "y": visits})
+    frame.write_csv(tmp_path / "visits.csv")
+    settings = {"name": str(tmp_path / "visits.csv"), "client": "who", "label": "y"}
+    settings = {f"dataset.{k}": v for k, v in settings.items()} | {"dataset.task": "counts"}
+    experiment = change_options(Experiment(), settings)
+    federation = load_federation(experiment)
+    assert assemble(experiment, federation).experiment.schedule.metric == metric
+    said = change_options(experiment, {"metric": "mae"})
+    assert assemble(said, federation).experiment.schedule.metric == "mae"
+
+
 def test_what_a_command_says_goes_before_what_a_file_leaves_open():
     file = {"train": {"lr": "auto"}}
     assert plan_of(file, ["local"]).grids == {"local": {"lr": rates_around(0.1)}}

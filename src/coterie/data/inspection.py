@@ -18,7 +18,7 @@ from coterie.data.read.number_forms import parse_form
 from coterie.data.read.tokenizer import is_text
 
 LEAKAGE = 0.95  # a column that shares so much of the label's information gives it away
-MOSTLY = 0.9  # a label that so many rows have is right nearly always
+MOSTLY = 0.8  # a label that so many rows have is right nearly always: accuracy does not decide
 GRID = 30  # intervals that a number is put in to compare it with the label
 MAX_SAMPLE = 50_000  # rows that are compared with the label
 
@@ -132,8 +132,8 @@ def _find_label_problems(whole: UserData) -> list[str]:
     most, share = int(counts.argmax()), counts.max() / len(whole.data.y)
     if len(whole.labels) > 1 and share >= MOSTLY:
         found.append(
-            f"{share:.0%} of the rows are '{whole.labels[most]}', so accuracy says little "
-            "(--metric balanced_accuracy --class-weights balanced)"
+            f"{share:.0%} of the rows are '{whole.labels[most]}', so accuracy says little, and AUC or "
+            "balanced accuracy decides (--class-weights balanced learns rare ones better)"
         )
     if len(whole.labels) == 1:
         found.append(f"there is one label only: '{whole.labels[0]}'")
