@@ -132,8 +132,8 @@ def _find_label_problems(whole: UserData) -> list[str]:
     most, share = int(counts.argmax()), counts.max() / len(whole.data.y)
     if len(whole.labels) > 1 and share >= MOSTLY:
         found.append(
-            f"{share:.0%} of the rows are '{whole.labels[most]}', so accuracy says little, and AUC or "
-            "balanced accuracy decides (--class-weights balanced learns rare ones better)"
+            f"{share:.0%} of the rows are '{whole.labels[most]}', so accuracy says little, and AUC "
+            "or balanced accuracy decides (--class-weights balanced learns rare ones better)"
         )
     if len(whole.labels) == 1:
         found.append(f"there is one label only: '{whole.labels[0]}'")

@@ -136,10 +136,10 @@ def _parse_numbers(
     values = np.array(series.cast(pl.Float64).to_numpy(), dtype=np.float64)
     bad = np.flatnonzero(np.isinf(values))
     if len(bad):
-        file, row = place.of(int(bad[0]))
+        (file, row), cell = place.of(int(bad[0])), values[bad[0]]
         raise BadInput(
-            f"{file}: column '{series.name}' is {values[bad[0]]} in row {row:,}, which is no finite "
-            f"number; empty the cell (in a run say --missing-values={values[bad[0]]} if it means so)"
+            f"{file}: column '{series.name}' is {cell} in row {row:,}, which is no finite number; "
+            f"empty the cell (in a run say --missing-values={cell} if it means so)"
         )
     return values, Column(series.name, NUMBER, note=note)
 
