@@ -12,7 +12,7 @@ from sklearn.preprocessing import RobustScaler, StandardScaler
 from coterie.core.errors import BadInput, CannotWrite
 from coterie.core.memory_map import map_tensor
 from coterie.data.pipeline import build_federation
-from coterie.data.prepare import preparation
+from coterie.data.prepare import transforms
 from coterie.data.prepare.preparation import preparation_from_dict, prepare_frame
 from coterie.data.read.user_data import from_arrays, from_frame
 
@@ -202,8 +202,8 @@ def test_inputs_of_a_large_table_lie_in_a_file_if_the_disk_has_room(full, monkey
         mapped.append(map_tensor(file, like, rows))
         return mapped[-1]
 
-    monkeypatch.setattr(preparation, "IN_MEMORY", 1)
-    monkeypatch.setattr(preparation, "map_tensor", mapping)
+    monkeypatch.setattr(transforms, "IN_MEMORY", 1)
+    monkeypatch.setattr(transforms, "map_tensor", mapping)
     found = build_federation(people()).x
     assert torch.equal(found, whole)
     assert [found.data_ptr()] == [m.data_ptr() for m in mapped] or full

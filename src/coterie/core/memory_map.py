@@ -37,7 +37,8 @@ def map_tensor(file: Any, like: Tensor, rows: int) -> Tensor:
     except OSError as problem:
         raise CannotWrite(
             f"the states of {rows:,} clients need {format_gigabytes(size)} GB of "
-            f"{tempfile.gettempdir()} ({problem.strerror}): make room there, or set TMPDIR to a larger disk"
+            f"{tempfile.gettempdir()} ({problem.strerror}): make room there, or set TMPDIR to a "
+            "larger disk"
         ) from None
     used = torch.from_numpy(array)[: torch.Size(shape).numel() * like.element_size()]
     return used.view(like.dtype).reshape(shape)

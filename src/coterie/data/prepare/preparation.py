@@ -9,15 +9,12 @@ texts become numbers of words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-import torch
 
-from coterie.core.errors import BadInput, CannotWrite
-from coterie.core.memory_map import map_tensor
+from coterie.core.errors import BadInput
 from coterie.data.client_rows import ClientRows
 from coterie.data.prepare.moments import Moments
 from coterie.data.read.columns import (
@@ -44,7 +41,6 @@ from coterie.data.target import target_from_dict as target_from_dict
 DAY = 86_400.0  # seconds
 BUCKETS = 32  # columns of a hashed text
 OTHER, MISSING = "(other)", "(missing)"
-IN_MEMORY = 2**27  # bytes of inputs beyond which they lie in a file
 CHUNK = 4096  # clients whose moments are summed at once
 
 
@@ -254,7 +250,7 @@ def prepare_rows(
         raise BadInput(f"the rows have no column '{odd[0]}' of kind {odd[1]} as in training")
     if preparation.text:
         return _encode_tokens(x[:, 0], preparation.text, columns[0])
-    out = _allocate_inputs(len(x), len(preparation.outputs))
+    out = np.zeros((len(x), len(preparation.outputs)), np.float32)
     centre, spread = _scales_of(preparation, owners)
     start = 0
     for k, (fitted, column) in enumerate(zip(preparation.columns, columns, strict=True)):
@@ -268,19 +264,6 @@ def prepare_rows(
             target[:, -1] = np.isnan(x[:, k])
         start += width
     return out.reshape(-1, *preparation.shape) if preparation.shape else out
-
-
-def _allocate_inputs(rows: int, width: int) -> np.ndarray:
-    """Zeros; many of them lie in a file without a name, which the system reads and writes as memory
-    allows, if there is room on the disk.
-    """
-    if 4 * rows * width >= IN_MEMORY:
-        try:
-            with TemporaryFile(prefix="coterie-", buffering=0) as file:  # the map keeps it
-                return np.asarray(map_tensor(file, torch.empty(0, width), rows))
-        except CannotWrite:
-            pass
-    return np.zeros((rows, width), np.float32)
 
 
 def prepare_frame(
