@@ -193,7 +193,7 @@ def test_dates_are_days_weekdays_and_hours():
 
 @pytest.mark.parametrize("full", [False, True])
 def test_inputs_of_a_large_table_lie_in_a_file_if_the_disk_has_room(full, monkeypatch):
-    whole = build_federation(people()).x
+    whole = build_federation(from_frame(people())).x
     mapped = []
 
     def mapping(file, like, rows):
@@ -204,7 +204,7 @@ def test_inputs_of_a_large_table_lie_in_a_file_if_the_disk_has_room(full, monkey
 
     monkeypatch.setattr(transforms, "IN_MEMORY", 1)
     monkeypatch.setattr(transforms, "map_tensor", mapping)
-    found = build_federation(people()).x
+    found = build_federation(from_frame(people())).x
     assert torch.equal(found, whole)
     assert [found.data_ptr()] == [m.data_ptr() for m in mapped] or full
 
