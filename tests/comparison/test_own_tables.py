@@ -14,6 +14,8 @@ from coterie.comparison.plan import plan_of
 from coterie.comparison.references import fit_references
 from coterie.comparison.steps import rates_around
 from coterie.experiment.config import Experiment, change_options
+from coterie.reports.gather import gather_evidence
+from coterie.reports.method_tables import build_tables
 from coterie.running.assembly import assemble, load_federation
 
 FAST = {"rounds": 2, "compile": "no", "report": False}
@@ -58,6 +60,13 @@ def test_references_stand_beside_the_methods_and_the_answer_says_who_wins(compar
     assert "Without federated learning, a linear model of scikit-learn alone reaches" in said
     assert "no method shown here does" in said
     assert "Always guessing the median of a client's training rows gives" in said
+
+
+def test_a_report_has_a_table_of_the_references(compared):
+    tables = {table.key: table for table in build_tables(gather_evidence([compared.folder]))}
+    alone, pooled = tables["references"].rows
+    assert alone[:2] == ["alone", compared.references[0].mean]
+    assert pooled[:2] == ["pooled", compared.references[1].mean]
 
 
 def test_the_linear_model_is_fitted_on_training_rows_and_chosen_on_validation_rows(compared):
