@@ -40,6 +40,11 @@ def test_a_method_that_is_better_has_its_four_figures():
     assert told.details[-1].startswith("Chosen on select rows")
 
 
+def test_who_knows_nothing_stands_beside_the_figures():
+    told = summarize_answer(answer_of(0.1, guess=0.55))
+    assert told.details[-1] == "Always guessing a client's most frequent class gives 55.0 %."
+
+
 def test_a_baseline_has_the_closest_method_beside_it():
     told = summarize_answer(answer_of(-0.05))
     assert told.headline.startswith("Use local: no method is better here")

@@ -14,6 +14,8 @@ from coterie.comparison.plan import plan_of
 from coterie.comparison.references import fit_references
 from coterie.comparison.steps import rates_around
 from coterie.experiment.config import Experiment, change_options
+from coterie.reports.gather import gather_evidence
+from coterie.reports.method_tables import build_tables
 from coterie.running.assembly import assemble, load_federation
 
 FAST = {"rounds": 2, "compile": "no", "report": False}
@@ -60,6 +62,13 @@ def test_references_stand_beside_the_methods_and_the_answer_says_who_wins(compar
     assert "Always guessing the median of a client's training rows gives" in said
 
 
+def test_a_report_has_a_table_of_the_references(compared):
+    tables = {table.key: table for table in build_tables(gather_evidence([compared.folder]))}
+    alone, pooled = tables["references"].rows
+    assert alone[:2] == ["alone", compared.references[0].mean]
+    assert pooled[:2] == ["pooled", compared.references[1].mean]
+
+
 def test_the_linear_model_is_fitted_on_training_rows_and_chosen_on_validation_rows(compared):
     experiment = compared.first.experiment
     federation = load_federation(experiment)
@@ -98,6 +107,23 @@ def test_rare_classes_are_not_judged_by_accuracy_unless_asked_for(rows, metric, 
     said = change_options(experiment, {"metric": "accuracy"})
     assert assemble(said, federation).experiment.schedule.metric == "accuracy"
     assert assemble(experiment, federation, clients=[0]).experiment.schedule.metric == ""
+
+
+@pytest.mark.parametrize(("zeros", "metric"), [(0.7, "rmse"), (0.3, "")])
+def test_counts_that_are_mostly_one_number_are_not_judged_by_absolute_error(
+    zeros, metric, tmp_path
+):
+    rng = np.random.default_rng(0)
+    visits = np.where(rng.random(120) < zeros, 0, 1 + rng.poisson(2, 120))
+    frame = pl.DataFrame({"who": [f"c{k % 3}" for k in range(120)], "x": visits, "y": visits})
+    frame.write_csv(tmp_path / "visits.csv")
+    settings = {"name": str(tmp_path / "visits.csv"), "client": "who", "label": "y"}
+    settings = {f"dataset.{k}": v for k, v in settings.items()} | {"dataset.task": "counts"}
+    experiment = change_options(Experiment(), settings)
+    federation = load_federation(experiment)
+    assert assemble(experiment, federation).experiment.schedule.metric == metric
+    said = change_options(experiment, {"metric": "mae"})
+    assert assemble(said, federation).experiment.schedule.metric == "mae"
 
 
 def test_what_a_command_says_goes_before_what_a_file_leaves_open():

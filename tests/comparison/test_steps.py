@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.analysis.scores import find_score
+from coterie.cli import show_tuning
 from coterie.comparison import automatic
 from coterie.comparison.automatic import decide_trials, settle_steps
 from coterie.comparison.cache import AssemblyCache
@@ -26,13 +28,19 @@ from coterie.comparison.steps import (
     propose_step,
     rates_around,
 )
-from coterie.comparison.trials import Trial, read_record
+from coterie.comparison.trials import Record, Trial, read_record
 from helpers.federations import tiny
 from helpers.serving import write_numbers
 
 FAST = {"rounds": 3, "compile": "no", "report": False, "references": False, "threads": 1}
 NUMBERS = {"client": "site", "label": "verdict"}
 GRID = {"lr": rates_around(0.1), "model": ["dnn", "mlr"]}
+
+
+def test_the_terminal_shows_what_was_chosen_not_what_scored_highest():
+    tried = [Trial({"lr": 0.1}, [0.5]), Trial({"lr": 0.3}, [0.4])]
+    cells = show_tuning._format_row(Record({}, tried, best={"lr": 0.1}), find_score("mae"))
+    assert cells == ["lr 0.1", "2", "0", "0.5"]
 
 
 def walk(score, grid=GRID, better=1):

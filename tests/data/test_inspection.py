@@ -1,5 +1,7 @@
 """Laws of what looks wrong: it is found where it is, and nowhere else."""
 
+import warnings
+
 import numpy as np
 import polars as pl
 import pytest
@@ -52,6 +54,19 @@ CODES = np.array([ord(label) for label in LABELS])
 def test_what_looks_wrong_is_said(more, settings):
     found = find_problems(from_frame(fine(**more), keep_ids=True))
     assert any(settings in line for line in found), found
+
+
+def test_what_makes_figures_mean_something_else_is_said_before_training_too(tmp_path):
+    frame = fine(
+        label=["X" if i == 3 else v for i, v in enumerate(LABELS)], leak=[f"k {v}" for v in LABELS]
+    )
+    frame.write_csv(tmp_path / "t.csv")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        build_federation(tmp_path / "t.csv")
+    said = "\n".join(str(one.message) for one in caught)
+    assert "labels that differ only by case or blanks: 'X' and 'x'" in said
+    assert "give the label away (known before it?): 'leak'" in said
 
 
 def test_copies_of_rows_are_counted_within_and_across_clients():

@@ -174,13 +174,16 @@ def test_build_uses_own_data_with_all_its_clients(tmp_path):
             "no column 'label'; did you mean 'lable'? (name it with --label COLUMN or label=)",
         ),
         ("client,label\nx,1\n", "no feature column"),
-        ("client,a,label\nx,1,0\ny,inf,1\n", "column 'a' is not finite in row 2"),
+        (
+            "client,a,label\nx,1,0\ny,inf,1\n",
+            "column 'a' is inf in row 2, which is no finite number",
+        ),
         ("client,a,label\nx,1,0\ny,two,1\n", "column 'a' is 'two' in row 2, not a number"),
         ("client,a,label\nx,1,0\n,2,1\n", "column 'client' is empty in row 2"),
         ("client,a,label\nx,1,cat\ny,2,\n", "column 'label' is empty in row 2"),
         ("client,a,label\nx,1,inf\n", "column 'label' is inf in row 1"),
-        ("client,a,a,label\nx,1,1,0\n", "used twice"),
-        (",client,a,label\n0,x,1,0\n", "is empty or used twice"),
+        ("client,a,a,label\nx,1,1,0\n", "two columns are called 'a'"),
+        (",client,a,label\n0,x,1,0\n", "a column has no name"),
         ("client,a,label\nx,1\n", "column 'label' is empty in row 1"),
         ("client,a,label\nx,1,0,7\n", "no readable .csv file"),
     ],
@@ -193,6 +196,35 @@ def test_a_bad_file_is_refused_with_its_place(tmp_path, text, settings):
     assert settings in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_blank_lines_are_no_rows_and_are_reported(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("client,a,label\nx,1,no\n\ny,2,yes\nx,3,no\n,,\n")
+    got = user_data.read_user_data(path)
+    assert got.data.x[:, 0].tolist() == [1, 2, 3]
+    assert got.remarks == ("2 blank lines: no rows, and not counted as such",)
+
+
+@pytest.mark.parametrize("names", ["3.0,4.0", "3,4"])
+def test_clients_that_gaps_made_fractional_are_whole_numbers(tmp_path, names):
+    one, two = names.split(",")
+    path = tmp_path / "t.csv"
+    path.write_text(f"client,a,label\n{one},1,no\n{two},2,yes\n")
+    assert user_data.read_user_data(path).clients == ["3", "4"]
+
+
+def test_versions_such_as_1_0_beside_other_names_stay_as_they_are(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("client,a,label\n1.0,1,no\n1.1,2,yes\n")
+    assert user_data.read_user_data(path).clients == ["1.0", "1.1"]
+
+
+def test_infinite_cells_may_count_as_blank(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("client,a,label\nx,1,no\ny,inf,yes\nx,3,no\n")
+    got = user_data.read_user_data(path, missing_values="inf")
+    assert np.isnan(got.data.x[:, 0]).tolist() == [False, True, False]
 
 
 def test_bad_folders_are_refused_with_their_place(tmp_path):

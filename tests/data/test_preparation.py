@@ -6,10 +6,13 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from sklearn.preprocessing import RobustScaler, StandardScaler
 
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, CannotWrite
+from coterie.core.memory_map import map_tensor
 from coterie.data.pipeline import build_federation
+from coterie.data.prepare import transforms
 from coterie.data.prepare.preparation import preparation_from_dict, prepare_frame
 from coterie.data.read.user_data import from_arrays, from_frame
 
@@ -46,10 +49,12 @@ def rows_in(federation, *parts):
 
 
 def garbage(frame, rows):
-    """The same table with nonsense in the features of some rows."""
+    """The same table with nonsense in the features of some rows, no two of them alike: copies of a
+    row would be kept in one part.
+    """
     hit = pl.Series(np.isin(np.arange(frame.height), rows))
     nonsense = {
-        "age": 1e12,
+        "age": pl.int_range(frame.height) + 1e12,
         "income": -1e12,
         "job": "astronaut",
         "city": "nowhere",
@@ -58,7 +63,11 @@ def garbage(frame, rows):
         "same": 99.0,
     }
     return frame.with_columns(
-        pl.when(hit).then(pl.lit(value)).otherwise(pl.col(name)).cast(frame[name].dtype).alias(name)
+        pl.when(hit)
+        .then(value if isinstance(value, pl.Expr) else pl.lit(value))
+        .otherwise(pl.col(name))
+        .cast(frame[name].dtype)
+        .alias(name)
         for name, value in nonsense.items()
     )
 
@@ -180,6 +189,24 @@ def test_dates_are_days_weekdays_and_hours():
     assert np.allclose(x[:, 1:3], np.stack([np.sin(weekday), np.cos(weekday)], 1), atol=1e-5)
     hour = 2 * np.pi * (when.dt.hour() + when.dt.minute() / 60).to_numpy() / 24
     assert np.allclose(x[:, 3:5], np.stack([np.sin(hour), np.cos(hour)], 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_inputs_of_a_large_table_lie_in_a_file_if_the_disk_has_room(full, monkeypatch):
+    whole = build_federation(from_frame(people())).x
+    mapped = []
+
+    def mapping(file, like, rows):
+        if full:
+            raise CannotWrite("no room")
+        mapped.append(map_tensor(file, like, rows))
+        return mapped[-1]
+
+    monkeypatch.setattr(transforms, "IN_MEMORY", 1)
+    monkeypatch.setattr(transforms, "map_tensor", mapping)
+    found = build_federation(from_frame(people())).x
+    assert torch.equal(found, whole)
+    assert [found.data_ptr()] == [m.data_ptr() for m in mapped] or full
 
 
 def test_a_constant_column_is_0_even_where_a_test_row_differs():

@@ -3,8 +3,10 @@
 import numpy as np
 import polars as pl
 import pytest
+from click.testing import CliRunner
 
 import coterie
+from coterie.cli.main import cli
 from coterie.core.errors import BadInput
 from coterie.results.sureness import SURENESS
 from coterie.serving.app import build_app
@@ -198,3 +200,15 @@ def test_what_was_not_fitted_or_cannot_be_is_refused(classes, tmp_path):
     with pytest.raises(BadInput, match="changed"):
         coterie.explain(fresh)
     assert not (fresh.folder / SURENESS).exists()
+
+
+def test_a_client_with_one_test_row_is_explained_without_numbers_that_are_none(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame({"site": [f"s{k % 6}" for k in range(30)], "x": rng.normal(size=30)})
+    frame = frame.with_columns(label=pl.col("x") * 2 + 0.5)
+    frame.write_csv(tmp_path / "t.csv")
+    run = trained(tmp_path / "run", tmp_path / "t.csv", task="regression")
+    said = CliRunner().invoke(cli, ["explain", str(run.folder), "--client", "s1"]).output
+    assert "importance of columns: s1; 1 test row\n" in said
+    assert "there is none" in said
+    assert "nan" not in said

@@ -18,6 +18,7 @@ from coterie.results.personal_models import Models
 from coterie.serving import updating
 from coterie.serving.batching import ServedRun
 from coterie.serving.cards import render_markdown
+from coterie.serving.labelled_rows import _read_classes
 from coterie.serving.personalizing import personalize
 from coterie.serving.request_rows import CSV
 from coterie.serving.updating import update
@@ -269,3 +270,8 @@ def test_methods_of_every_kind_take_newcomers_from_a_folder(tmp_path, method):
     ages = rows["age"].cast(pl.Float64).to_numpy()
     assert abs(scale[0][0] - ages.mean()) < 3 * ages.std()
     assert len(model.predict(rows)) == len(rows)
+
+
+def test_classes_are_found_as_training_spelled_them_or_without_blanks():
+    cells = pl.Series("verdict", ["Ill ", " well", "well"])
+    assert _read_classes(cells, ["Ill ", "well"], "new.csv").tolist() == [0, 1, 1]

@@ -117,3 +117,16 @@ def test_arrays_are_predicted_from_npz_and_from_tables_of_numbers(tmp_path):
             run.models(), PredictionRequest(data=tmp_path / data, out=out, client="2", keep=keep)
         )
         assert pl.read_parquet(out)["prediction"].to_list() == want
+
+
+@pytest.mark.parametrize("written", ["3.0", "3"])
+def test_clients_whose_numbers_gaps_made_fractional_are_found(tmp_path, written):
+    path = tmp_path / "train.csv"
+    rows = [f"{k % 2 + 3}.0,{k % 7},{'yes' if k % 7 > 3 else 'no'}" for k in range(60)]
+    path.write_text("\n".join(["site,a,label", *rows]))
+    run = coterie.run("local", dataset=path, client="site", rounds=1, out=tmp_path / "run")
+    new = tmp_path / "new.csv"
+    new.write_text(f"site,a\n{written},5\n")
+    out = tmp_path / "out.csv"
+    predict_file(run.models(), PredictionRequest(data=new, out=out, client_column="site"))
+    assert pl.read_csv(out)["client"].to_list() == [3]

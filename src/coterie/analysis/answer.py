@@ -462,5 +462,6 @@ def format_details(answer: Answer) -> list[str]:
         *_format_worst_client(answer),
         *_format_lesser(answer),
         *_format_stability(answer),
+        *_format_trivial(answer),
         *answer.remarks,
     ]

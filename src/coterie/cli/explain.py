@@ -22,6 +22,7 @@ from coterie.serving.explaining import explain as explain_run
 
 SUFFIXES = (".png", ".svg")
 MAX_COLUMNS = 15  # columns that are printed
+LEAST = 2  # test rows between which cells can change places
 MAX_CLASSES = 4  # classes whose mean probability is printed
 
 
@@ -77,12 +78,20 @@ def _print_importance(found: Explained) -> None:
         grid.add_column("least to most", justify="right")
     for name in order[:MAX_COLUMNS]:
         each = [one.importance[name] for one in found.clients]
-        ends = f"{score.text(np.nanmin(each))} to {score.text(np.nanmax(each))}"
-        grid.add_row(name, score.text(means[name]), *([ends] if several else []))
-    print_line(f"importance of columns: {whose}; {rows:,} test rows")
+        known = [value for value in each if value == value]
+        ends = f"{score.text(min(known))} to {score.text(max(known))}" if known else "-"
+        mean = score.text(means[name]) if known else "-"
+        grid.add_row(name, mean, *([ends] if several else []))
+    print_line(f"importance of columns: {whose}; {_count_rows(rows)}")
     print_table(grid)
+    if all(one.rows < LEAST for one in found.clients):
+        print_line("a cell changes places with that of another test row: there is none")
     if len(order) > MAX_COLUMNS:
         print_line(f"and {len(order) - MAX_COLUMNS:,} more columns")
+
+
+def _count_rows(rows: int) -> str:
+    return f"{rows:,} test row{'s' * (rows != 1)}"
 
 
 def _print_dependence(one: Dependence, classes: list[str]) -> None:
@@ -113,7 +122,7 @@ def describe_sureness(found: Explained) -> list[str]:
         temperatures = [s.temperature or 1.0 for s in sure]
         lines.append(
             f"Calibration: the gap between confidence and accuracy is "
-            f"{100 * calibration_gap(found.curve):.1f} points on {tested:,} test rows, "
+            f"{100 * calibration_gap(found.curve):.1f} points on {_count_rows(tested)}, "
             f"{100 * calibration_gap(found.curve_after):.1f} at "
             f"{'the temperatures, median' if few else 'temperature'} {np.median(temperatures):.2f}."
         )
@@ -124,13 +133,13 @@ def describe_sureness(found: Explained) -> list[str]:
         else f"+- {np.median([s.quantile for s in sure]):.3g}{' at the median client' * few}"
     )
     source = (
-        f"{own:,} of {len(sure):,} clients have held rows enough for a quantile of their own, the "
-        "others share that of all clients."
+        f"{own:,} of {len(sure):,} clients have held rows enough for a quantile of their own"
+        + (", the others share that of all clients." if own < len(sure) else ".")
         if few
         else f"The quantile is of {'its own held rows' if own else 'the held rows of all clients'}."
     )
     lines.append(
-        f"Conformal {what} of {sure[0].confidence:.0%} hold the truth of {share:.1%} of {tested:,} "
-        f"test rows (95 % interval {low:.1%} to {high:.1%}), {reach}. {source}"
+        f"Conformal {what} of {sure[0].confidence:.0%} hold the truth of {share:.1%} of "
+        f"{_count_rows(tested)} (95 % interval {low:.1%} to {high:.1%}), {reach}. {source}"
     )
     return lines

@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from coterie.analysis.scores import Score
 from coterie.cli.printing import print_line, print_table
 from coterie.comparison.plan import ComparisonPlan, knob_of
-from coterie.comparison.trials import FOLDER, Record, read_record, select_best
+from coterie.comparison.trials import FOLDER, Record, read_record
 from coterie.results.comparison import Comparison
 
 
@@ -49,7 +49,7 @@ def show_tuning(comparison: Comparison) -> None:
 
 
 def _format_row(record: Record, judged: Score) -> list[str]:
-    best = select_best(record.tried, judged.sign)
+    best = next(trial for trial in record.tried if trial.options == record.best)
     score = "-" if best.score is None else judged.text(best.score)
     early = sum(trial.state in ("stopped", "out of time") for trial in record.tried)
     return [format_options(best.options), str(len(record.tried)), str(early), score]

@@ -18,7 +18,8 @@ from coterie.data.read.number_forms import parse_form
 from coterie.data.read.tokenizer import is_text
 
 LEAKAGE = 0.95  # a column that shares so much of the label's information gives it away
-MOSTLY = 0.9  # a label that so many rows have is right nearly always
+MOSTLY = 0.8  # a label that so many rows have is right nearly always: accuracy does not decide
+LEAKS = "columns that all but give the label away (known before it?)"
 GRID = 30  # intervals that a number is put in to compare it with the label
 MAX_SAMPLE = 50_000  # rows that are compared with the label
 
@@ -113,8 +114,16 @@ def find_problems(whole: UserData) -> list[str]:
     return found
 
 
-def _find_label_problems(whole: UserData) -> list[str]:
-    """Names that are probably one class or client, and classes of one row."""
+def find_traps(whole: UserData) -> list[str]:
+    """Those of them that make every figure of a comparison mean something else."""
+    found = _find_alike_names(whole)
+    if whole.columns is not None and len(whole.data.y) <= MAX_SAMPLE:  # else it takes seconds
+        found += [line for line in _find_column_problems(whole) if line.startswith(LEAKS)]
+    return found
+
+
+def _find_alike_names(whole: UserData) -> list[str]:
+    """Names that are probably one class or client."""
     found = []
     for word, names in (("labels", whole.labels), ("clients", whole.clients)):
         alike: dict[str, list[str]] = {}
@@ -123,6 +132,12 @@ def _find_label_problems(whole: UserData) -> list[str]:
         same = [f"'{a[0]}' and '{a[1]}'" for a in alike.values() if len(a) > 1]
         if same:
             found.append(f"{word} that differ only by case or blanks: {format_names(same)}")
+    return found
+
+
+def _find_label_problems(whole: UserData) -> list[str]:
+    """Classes and clients that are probably one, classes of one row or of nearly all."""
+    found = _find_alike_names(whole)
     if not whole.data.classes:
         return found
     counts = np.bincount(whole.data.y, minlength=len(whole.labels))
@@ -132,8 +147,8 @@ def _find_label_problems(whole: UserData) -> list[str]:
     most, share = int(counts.argmax()), counts.max() / len(whole.data.y)
     if len(whole.labels) > 1 and share >= MOSTLY:
         found.append(
-            f"{share:.0%} of the rows are '{whole.labels[most]}', so accuracy says little "
-            "(--metric balanced_accuracy --class-weights balanced)"
+            f"{share:.0%} of the rows are '{whole.labels[most]}', so accuracy says little, and AUC "
+            "or balanced accuracy decides (--class-weights balanced learns rare ones better)"
         )
     if len(whole.labels) == 1:
         found.append(f"there is one label only: '{whole.labels[0]}'")
@@ -177,7 +192,7 @@ def _find_column_problems(whole: UserData) -> list[str]:
         ("whole numbers beyond 2^53, which lose digits (ids? use --categories)", large),
         ("columns that look like an id (leave them out with --drop)", ids),
         ("free text, of no use as names (--text COLUMN reads one word by word)", sentences),
-        ("columns that all but give the label away (known before it?)", telling),
+        (LEAKS, telling),
     )
     return [f"{line}: {format_names(names)}" for line, names in lines if names]
 

@@ -17,6 +17,7 @@ from coterie.data.arrays import as_tensor
 from coterie.data.client_rows import ClientRows
 from coterie.data.dataset import Dataset, Public
 from coterie.data.federation import Federation
+from coterie.data.inspection import find_traps
 from coterie.data.lazy_rows import LazyRows, RowGenerator
 from coterie.data.messages import log, warn
 from coterie.data.newcomers import keep_out, select_newcomers
@@ -374,7 +375,7 @@ def read_data(
         if key not in valid:
             raise BadInput(f"your own data have no option '{key}'" + suggest_name(key, valid))
     whole = user_data.read_user_data(data, **options)
-    for line in (*whole.remarks, *_describe_columns(whole)):
+    for line in (*whole.remarks, *_describe_columns(whole), *find_traps(whole)):
         warn(f"{whole.data.name}: {line}")
     return whole
 

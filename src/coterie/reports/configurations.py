@@ -16,7 +16,8 @@ def describe_setup(evidence: Evidence) -> list[str]:
     """Split, network, rounds, rate and steps, each as a few words."""
     records = [record for each in evidence.records.values() for record in each]
     runs = [record.run for record in records]
-    nets = [f"{m['name']}, {m['parameters']:,} parameters" for m in runs[0].about["models"]]
+    models = [model for run in runs for model in run.about["models"]]
+    nets = list(dict.fromkeys(f"{m['name']}, {m['parameters']:,} parameters" for m in models))
     steps = [
         row.steps / (len(evidence.names) * max(1, record[0].round))
         for row, record in zip(evidence.rows, evidence.records.values(), strict=True)

@@ -27,6 +27,7 @@ def build_tables(evidence: Evidence) -> list[ReportTable]:
     """Every table these runs allow, the one of all methods first."""
     found = [
         build_methods_table(evidence),
+        build_references_table(evidence),
         *build_gain_tables(evidence),
         *build_rank_tables(evidence),
         build_rounds_table(evidence),
@@ -88,6 +89,26 @@ def build_methods_table(evidence: Evidence) -> ReportTable:
         f"training rows, weighted by them.{interval}"
     )
     return ReportTable("methods", "Methods", note, columns, rows)
+
+
+def build_references_table(evidence: Evidence) -> ReportTable:
+    """What scikit-learn reaches on the same rows, where it was measured."""
+    columns = [
+        TableColumn("rows"),
+        measure_column(evidence, "mean", better=False),
+        measure_column(evidence, "worst client", better=False),
+        TableColumn("model of most clients"),
+        TableColumn("clients", "", "", ",d"),
+    ]
+    rows = [
+        [one.name, evidence.scale * one.mean, evidence.scale * one.worst, one.model, one.clients]
+        for one in evidence.comparison.references
+    ]
+    note = (
+        "What scikit-learn reaches on the same rows: alone, with a model for each client, and "
+        "pooled, with one for all rows together. Validation rows choose the model."
+    )
+    return ReportTable("references", "Without federated learning", note, columns, rows)
 
 
 def build_rounds_table(evidence: Evidence) -> ReportTable | None:

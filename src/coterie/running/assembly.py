@@ -51,6 +51,7 @@ from coterie.running.upload_guard import UploadGuard, attackers_of, check_guard
 
 COMMON = 0.8  # share of training rows of one class from which accuracy says little
 ENOUGH = 6  # training rows of rare classes from which there is likely one among select rows
+TIED = 0.5  # share of training rows of one number from which it is the median
 MIXED = 0.5  # share of such clients from which AUC, which needs one, is known of enough of them
 
 
@@ -123,7 +124,7 @@ def assemble(
         )
     check_metric(experiment.schedule.metric, federation.target.task)
     if clients is None:  # real sites and newcomers are judged as the run says
-        experiment = _judge_rare_classes(experiment, federation)
+        experiment = _choose_measure(experiment, federation)
     models = models_of(experiment, federation, networks)
     build, options = METHODS[experiment.method], experiment.options
     train = experiment.train.over(experiment.schedule.rounds)
@@ -150,21 +151,32 @@ def assemble(
     return _add_privacy(assembly) if experiment.guard.dp != "none" else assembly
 
 
-def _judge_rare_classes(experiment: Experiment, federation: Federation) -> Experiment:
-    """The experiment judged by AUC where nearly all training rows of a table have one class and
-    nobody said by what: accuracy would praise whoever always guesses that class.
+def _choose_measure(experiment: Experiment, federation: Federation) -> Experiment:
+    """The experiment judged by another measure than its task's usual one where that would praise
+    whoever always says the most frequent value, on a table of one's own and if nobody said by what.
     """
-    known = find_task(federation.target.task)
-    if experiment.schedule.metric or not (known.has_classes and known.is_plain):
+    known, train = find_task(federation.target.task), ClientRows.of(federation.train)
+    if experiment.schedule.metric or not len(federation.y):
         return experiment
-    if not len(federation.y) or not is_own_table(experiment, federation):
+    if not is_own_table(experiment, federation):
         return experiment
-    train = ClientRows.of(federation.train)
     y = federation.y.numpy()[train.concatenate()]
+    metric = ""
+    if known.has_classes and known.is_plain:
+        metric = _measure_rare_classes(federation, y, train)
+    elif known.measure == "mae":
+        metric = _measure_tied_numbers(federation, y)
+    if not metric:
+        return experiment
+    return replace(experiment, schedule=experiment.schedule._replace(metric=metric))
+
+
+def _measure_rare_classes(federation: Federation, y: np.ndarray, train: ClientRows) -> str:
+    """AUC, or balanced accuracy, where nearly all training rows have one class; else ""."""
     counts = np.bincount(y, minlength=federation.classes)
     share = counts.max() / counts.sum()
     if share <= COMMON:
-        return experiment
+        return ""
     rare = np.bincount(train.owners(), weights=y != counts.argmax(), minlength=len(train))
     mixed = np.minimum(rare, train.counts - rare) >= ENOUGH
     metric = "auc" if mixed.mean() >= MIXED else "balanced_accuracy"
@@ -174,7 +186,24 @@ def _judge_rare_classes(experiment: Experiment, federation: Federation) -> Exper
         f"{find_score(metric).label} decides; --metric accuracy for another, --class-weights "
         "balanced to learn rare classes better"
     )
-    return replace(experiment, schedule=experiment.schedule._replace(metric=metric))
+    return metric
+
+
+def _measure_tied_numbers(federation: Federation, y: np.ndarray) -> str:
+    """RMSE where most training rows have one number, which the least absolute error says of any
+    row, while a loss of means is trained; else "".
+    """
+    values, counts = np.unique(y, return_counts=True)
+    share, target = counts.max() / counts.sum(), federation.target
+    if share <= TIED:
+        return ""
+    centre, unit = find_task(target.task).find_units(target.centre, target.spread)
+    log(
+        f"{federation.name}: {100 * share:.1f} % of training rows are "
+        f"{values[counts.argmax()] * unit + centre:.4g}, so RMSE decides, as always saying that "
+        "has the least absolute error; --metric mae for another"
+    )
+    return "rmse"
 
 
 def bounded_rate_of(experiment: Experiment, federation: Federation) -> float:

@@ -129,11 +129,12 @@ def _read_numbers(column: pl.Series, place: str) -> np.ndarray:
 def _read_classes(column: pl.Series, known: list[str], place: str) -> np.ndarray:
     """The number of every row's class."""
     code = {name: k for k, name in enumerate(known)}
-    texts = [str(value).strip() for value in column.to_list()]
+    texts = [str(value) for value in column.to_list()]
     found = np.empty(len(texts), np.int64)
     for k, text in enumerate(texts):
-        name = text if text in code else text.removesuffix(".0")
-        if name not in code:
+        spelled = (text, text.strip(), text.strip().removesuffix(".0"))
+        name = next((name for name in spelled if name in code), None)
+        if name is None:
             more = ", ..." * (len(known) > MAX_LISTED)
             raise BadInput(
                 f"{place}: '{column.name}' is '{text}' in row {k + 1:,}, a class that training "

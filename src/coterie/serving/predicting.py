@@ -141,6 +141,8 @@ def _row_clients(
     if not isinstance(piece.rows, pl.DataFrame) or column not in piece.rows.columns:
         raise BadInput(f"{wanted.data}: there is no column '{column}' (named in --client-column)")
     names = piece.rows[column].cast(pl.String).str.strip_chars()
+    # 3.0 is the client 3, as gaps make whole numbers fractional
+    names = names.zip_with(names.is_in(models.names), names.str.replace(r"\.0$", ""))
     known = names.is_in(models.names) & names.is_not_null()
     if not bool(known.fill_null(False).all()):
         at = int((~known.fill_null(False)).arg_max() or 0)

@@ -1,12 +1,15 @@
 """Groups of clients whose images are turned or whose labels are permuted, and the rows they see."""
 
 from collections.abc import Callable
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from coterie.core.augmentation import move_images
+from coterie.core.errors import CannotWrite
+from coterie.core.memory_map import map_tensor
 from coterie.core.rng import stream
 from coterie.data.arrays import BLOCK, iterate_blocks
 from coterie.data.client_rows import ClientRows
@@ -14,6 +17,7 @@ from coterie.data.dataset import Dataset
 from coterie.data.partition.cuts import Cuts
 
 CACHED = 2**18  # bytes of inputs made at once, so that what lies between stays in the cache
+IN_MEMORY = 2**27  # bytes of a table's inputs beyond which they lie in a file
 PADDING = 4  # pixels around an image before a random crop
 
 
@@ -116,7 +120,7 @@ def _build_inputs(
 ) -> np.ndarray:
     """The rows of every group as inputs, turned as the group has them."""
     sample = inputs.of(stored[0][:1])
-    x = np.empty((starts[-1], *sample.shape[1:]), sample.dtype)
+    x = _allocate_rows(int(starts[-1]), sample)
     together = min(BLOCK, max(1, CACHED // max(1, sample.nbytes)))
     for start, block, change in zip(starts, stored, changes, strict=False):
         for at in iterate_blocks(len(block), together):
@@ -124,6 +128,19 @@ def _build_inputs(
             turned = np.rot90(image, change.turns, (-2, -1)) if change.turns else image
             x[start + at.start : start + at.stop] = turned
     return x
+
+
+def _allocate_rows(rows: int, like: np.ndarray) -> np.ndarray:
+    """Room for so many rows; that of a large table is a file without a name, mapped into memory,
+    which the system writes out as it must, if there is room on the disk.
+    """
+    if like.ndim == 2 and rows * like[:1].nbytes >= IN_MEMORY:
+        try:
+            with TemporaryFile(prefix="coterie-", buffering=0) as file:  # the map keeps it
+                return np.asarray(map_tensor(file, torch.from_numpy(like), rows))
+        except CannotWrite:
+            pass
+    return np.empty((rows, *like.shape[1:]), like.dtype)
 
 
 def _find_used(parts: list[ClientRows], n: int) -> np.ndarray:

@@ -136,9 +136,10 @@ def _parse_numbers(
     values = np.array(series.cast(pl.Float64).to_numpy(), dtype=np.float64)
     bad = np.flatnonzero(np.isinf(values))
     if len(bad):
-        file, row = place.of(int(bad[0]))
+        (file, row), cell = place.of(int(bad[0])), values[bad[0]]
         raise BadInput(
-            f"{file}: column '{series.name}' is not finite in row {row:,}; fill or remove the row"
+            f"{file}: column '{series.name}' is {cell} in row {row:,}, which is no finite number; "
+            f"empty the cell (in a run say --missing-values={cell} if it means so)"
         )
     return values, Column(series.name, NUMBER, note=note)
 
@@ -156,6 +157,15 @@ def _to_names(series: pl.Series) -> pl.Series:
         if bool((series.drop_nulls() % 1 == 0).all()):
             series = series.cast(pl.Int64, strict=False)
     return _trim(series.cast(pl.String))
+
+
+def parse_client_names(cells: pl.Series) -> pl.Series:
+    """Names of clients; where all texts are 3.0, 4.0, ..., they are 3, 4, ..., as gaps make whole
+    numbers fractional.
+    """
+    if cells.dtype == pl.String and cells.drop_nulls().str.contains(r"^\s*-?\d+\.0\s*$").all():
+        return cells.str.replace(r"\.0\s*$", "")
+    return cells
 
 
 def _trim(series: pl.Series) -> pl.Series:
@@ -297,7 +307,7 @@ def blank_cells(frame: pl.DataFrame, texts: Collection[str]) -> pl.DataFrame:
 
 
 def _blank_column(series: pl.Series, texts: Collection[str]) -> pl.Series:
-    numbers, kind = _parse_finite(tuple(texts)), series.dtype
+    numbers, kind = _parse_texts_as_numbers(tuple(texts)), series.dtype
     if kind.is_numeric():
         as_float = series if kind.is_float() else series.cast(pl.Float64)
         gone = as_float.is_in(pl.Series(numbers, dtype=as_float.dtype).implode())
@@ -317,16 +327,16 @@ def is_blank(value: object, texts: Collection[str]) -> bool:
     if text in texts:
         return True
     try:
-        return float(text) in _parse_finite(tuple(texts))
+        return float(text) in _parse_texts_as_numbers(tuple(texts))
     except ValueError:
         return False
 
 
 @lru_cache
-def _parse_finite(texts: tuple[str, ...]) -> list[float]:
-    """The finite numbers that are among texts."""
-    numbers = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False).drop_nulls()
-    return numbers.filter(numbers.is_finite()).to_list()
+def _parse_texts_as_numbers(texts: tuple[str, ...]) -> list[float]:
+    """The numbers that are among texts, infinite ones too."""
+    numbers = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False)
+    return numbers.drop_nulls().drop_nans().to_list()
 
 
 def read_known_columns(

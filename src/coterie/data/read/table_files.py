@@ -131,12 +131,20 @@ def _open_text(path: Path, text: list[str], separator: str) -> OpenedTable:
     odd = _find_odd_dates(frame, lines, found)
     if odd:  # they are read with their form, which later rows must have
         return _open_text(path, [*text, *odd], separator)
+    lines_read, frame = frame.height, _drop_blank_lines(frame)
     usual = "\t" if ".tsv" in kind_of(path) else ","
     remarks = [f"columns are separated by {_format_separator(found)}"] if found != usual else []
     remarks += [f"text is {encoding}"] if not encoding.startswith("utf-8") else []
+    if blank := lines_read - frame.height:
+        remarks.append(f"{blank:,} blank lines: no rows, and not counted as such")
     return OpenedTable(
         frame.rename({n: n.strip() for n in frame.columns}), _no_class_names_of, remarks
     )
+
+
+def _drop_blank_lines(frame: pl.DataFrame) -> pl.DataFrame:
+    """The same without lines of empty cells only, which the end of an export may have."""
+    return frame.filter(~pl.all_horizontal(pl.all().is_null())) if frame.width > 1 else frame
 
 
 def _find_odd_dates(frame: pl.DataFrame, lines: list[str], separator: str) -> list[str]:
@@ -208,9 +216,8 @@ def check_column_names(place: str, names: list[str]) -> None:
     seen: set[str] = set()
     for name in stripped:
         if not name or name in seen:
-            raise BadInput(
-                f"{place}: the column name '{name}' is empty or used twice; name every column once"
-            )
+            what = f"two columns are called '{name}'" if name else "a column has no name"
+            raise BadInput(f"{place}: {what}; name every column once")
         seen.add(name)
 
 

@@ -14,6 +14,7 @@ from coterie.data.read.columns import (
     blank_cells,
     check_no_missing,
     find_decimal,
+    parse_client_names,
     parse_label_numbers,
     read_columns,
 )
@@ -104,7 +105,9 @@ def _parse_rows(place: str, opened: OpenedTable, columns: ColumnRoles, used: lis
         place=place,
         x=np.empty((frame.height, 0)),
         y=_parse_targets(frame.select(labels), place, hint),
-        clients=_parse_values(frame[client], place).astype(str) if client else None,
+        clients=_parse_values(parse_client_names(frame[client]), place).astype(str)
+        if client
+        else None,
         labels=opened.labels(labels[0]),
         columns=used,
         remarks=[*opened.remarks, *describe_forms(spelled)],

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from coterie.core.memory import check_memory, read_memory_limit
+from coterie.core.memory_map import map_tensor, open_scratch_file
 from coterie.core.method import Tree
-from coterie.engines.local.memory_map import map_tensor, open_scratch_file
 
 MEMORY_FRACTION = 4  # of the memory, one part in so many: states beyond lie in files
 

@@ -17,12 +17,12 @@ from coterie.core.memory import format_gigabytes
 
 def open_scratch_file(owner: object) -> BinaryIO:
     """A file without a name, which goes when its owner does and nobody reads it any more."""
-    file: Any = tempfile.TemporaryFile(prefix="coterie-states-", buffering=0)  # noqa: SIM115
+    file: Any = tempfile.TemporaryFile(prefix="coterie-", buffering=0)  # noqa: SIM115
     weakref.finalize(owner, file.close)
     return cast(BinaryIO, file)
 
 
-def map_tensor(file: BinaryIO, like: Tensor, rows: int) -> Tensor:
+def map_tensor(file: Any, like: Tensor, rows: int) -> Tensor:
     """The first bytes of a file as so many rows like those of a tensor; a file that is too short
     grows, and keeps what it has.
     """
@@ -37,8 +37,8 @@ def map_tensor(file: BinaryIO, like: Tensor, rows: int) -> Tensor:
     except OSError as problem:
         raise CannotWrite(
             f"the states of {rows:,} clients need {format_gigabytes(size)} GB of "
-            f"{tempfile.gettempdir()} "
-            f"({problem.strerror}): make room there, or set TMPDIR to a larger disk"
+            f"{tempfile.gettempdir()} ({problem.strerror}): make room there, or set TMPDIR to a "
+            "larger disk"
         ) from None
     used = torch.from_numpy(array)[: torch.Size(shape).numel() * like.element_size()]
     return used.view(like.dtype).reshape(shape)
