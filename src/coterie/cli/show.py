@@ -374,7 +374,7 @@ def show_header(comparison: Comparison) -> None:
         wrap_text(
             f"{first.part.capitalize()} {first.judged.label}{first.judged.unit} of every client's "
             f"own model: {_describe_clients(some)} ({describe_differences(first.experiment)}), "
-            f"{seeds}"
+            f"{seeds}{'' if comparison.fixed_partition else ', each with a partition of its own'}"
         )
     )
 

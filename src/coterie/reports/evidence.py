@@ -179,8 +179,8 @@ class Evidence:
         return "%" if self.judged.share else ""
 
     @cached_property
-    def fixed_split(self) -> bool:
-        return len({r.run.about["data"] for records in self.records.values() for r in records}) == 1
+    def fixed_partition(self) -> bool:
+        return self.comparison.fixed_partition
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -204,9 +204,9 @@ class Evidence:
         return np.stack([r.last(self.first.measure, part, view) for r in self.records[name]])
 
     def clientwise(self, name: str, view: str = "personal") -> np.ndarray:
-        """[N] the mean over seeds where they share a split, else the first seed's values."""
+        """[N] means over seeds that have the same clients, else the first seed's values."""
         block = self.client_values(name, view=view)
-        return nan_mean(block, 0) if self.fixed_split else block[0]
+        return nan_mean(block, 0) if self.fixed_partition else block[0]
 
     def counts(self) -> tuple[list[int], np.ndarray] | None:
         """(labels [K], rows [N, K]) of the first seed, all parts together; None where unknown."""

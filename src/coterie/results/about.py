@@ -31,6 +31,13 @@ def checksum_about(known: Mapping[str, Any]) -> str:
     return digest_text(json.dumps([known.get(key) for key in (*DECIDES, CHECKSUMS)]))
 
 
+def partition_of(known: Mapping[str, Any]) -> str:
+    """What is equal for runs whose clients have the same rows, whichever of them they test; of a
+    run that does not say, for runs with the same parts.
+    """
+    return str(known.get("partition") or known["data"])
+
+
 def check_about(known: Any, path: Path) -> dict[str, Any]:
     """What a run says of itself, if it is whole."""
     if not isinstance(known, dict):

@@ -26,6 +26,7 @@ from coterie.core.quantities import LoggedQuantity, to_json
 from coterie.core.version import __version__
 from coterie.data.client_rows import counts_of
 from coterie.data.federation import PARTS, Federation, checksum_of, count_labels, part_of
+from coterie.data.newcomers import digest_partition
 from coterie.experiment.config import Experiment
 from coterie.experiment.stored import read_stored_experiment
 from coterie.experiment.toml import to_toml
@@ -110,6 +111,7 @@ def write_about(
         "status": status,
         **describe_environment(),
         "data": checksum_of(federation),
+        "partition": digest_partition(federation),
         "clients": federation.names,
         "rows": {part: counts_of(part_of(federation, part)).tolist() for part in PARTS},
         "groups": np.asarray(federation.groups).tolist(),
