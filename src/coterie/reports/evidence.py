@@ -16,11 +16,15 @@ import pyarrow.parquet as pq
 from coterie.analysis.nan_math import nan_mean
 from coterie.analysis.scores import Score
 from coterie.core.quantities import LoggedQuantity, from_json
+from coterie.results.about import CHECKSUMS
 from coterie.results.comparison import Comparison, MethodRow
+from coterie.results.data_files import find_damaged
+from coterie.results.false_accepts import SCORES
 from coterie.results.folder import SPLIT
 from coterie.results.metric_table import DIVERGED, EVERYONE, LEFT_OUT
 from coterie.results.run import Run
 
+SIDE_FILES = (SPLIT, SCORES)  # what a report reads beside the table of a run
 Key = tuple[str, str, str]  # view, part, metric
 
 
@@ -74,6 +78,13 @@ class RunRecord:
         return replace(
             self.run, table=self.run.table.filter(own | (pc.field("client") == EVERYONE))
         )
+
+    @cached_property
+    def damage(self) -> list[str]:
+        """The files beside the table that are missing or not as they were written."""
+        known = self.run.about.get(CHECKSUMS, {})
+        there = [name for name in SIDE_FILES if name in known]
+        return [name for name in there if find_damaged(self.run.folder, {name: known[name]})]
 
     @property
     def clients(self) -> int:
@@ -211,7 +222,7 @@ class Evidence:
     def counts(self) -> tuple[list[int], np.ndarray] | None:
         """(labels [K], rows [N, K]) of the first seed, all parts together; None where unknown."""
         path = self.first.folder / SPLIT
-        if not path.is_file():
+        if not path.is_file() or SPLIT in next(iter(self.records.values()))[0].damage:
             return None
         try:
             table = pq.read_table(path, columns=["client", "label", "rows"])
