@@ -637,8 +637,9 @@ def resumable_work(
         with progress(quiet, runs) as show:
             yield show
     except KeyboardInterrupt:
+        begun = any(folder.glob("*.toml"))
         raise Interrupted(
-            f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped"
+            f"stopped; `coterie resume {folder}` goes on" if begun else "stopped"
         ) from None
     except CannotWrite as problem:
         way = f", then `coterie resume {folder}` goes on" if _can_resume(folder) else ""
