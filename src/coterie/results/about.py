@@ -21,6 +21,7 @@ KINDS: dict[str, type] = {
     "classes": int,
     "models": list,
 }
+OPTIONS = "options"  # what a resumed run must have as it was begun
 CHECKSUMS = "files"  # {file: checksum} of what is not listed with the models
 CHECKSUM = "checksum"  # of the entries that do
 DECIDES = ("clients", "classes", "labels", "task", "models", "architecture", "input_shape")
@@ -36,6 +37,11 @@ def partition_of(known: Mapping[str, Any]) -> str:
     run that does not say, for runs with the same parts.
     """
     return str(known.get("partition") or known["data"])
+
+
+def options_of(known: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that run.json or a checkpoint holds; until 0.2 they were called words."""
+    return dict(known.get(OPTIONS) or known.get("words") or {})
 
 
 def check_about(known: Any, path: Path) -> dict[str, Any]:
