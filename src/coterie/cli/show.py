@@ -430,7 +430,7 @@ def _show_narrow(comparison: Comparison, rows: list[MethodRow], use: str | None)
     note += "(In brackets: no federated learning.) " if comparison.references else ""
     if informed:
         listed = ", ".join(f"{what} ({name})" for name, what in informed.items())
-        note += f"* is told what no federation knows of itself: {listed}. "
+        note += f"* is given what no federation knows of itself: {listed}. "
     print_line(wrap_text(f"{note}Every column: `coterie resume {comparison.folder} --wide`."))
 
 
