@@ -41,7 +41,7 @@ def test_a_story_is_told_and_drawn_from_a_short_run(name, tmp_path):
 class Found:
     """A comparison of made-up values: better than both rivals, or than the first alone."""
 
-    measure, fixed_split = ACCURACY, True
+    measure, fixed_partition = ACCURACY, True
 
     def __init__(self, story, both: bool):
         base = np.linspace(0.4, 0.6, 20)[None]

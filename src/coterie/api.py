@@ -44,7 +44,7 @@ from coterie.methods.registry import METHODS, add_method
 from coterie.reports.plots import Plots
 from coterie.reports.report import write_and_warn, write_report
 from coterie.results.comparison import Comparison
-from coterie.results.folder import name_run_folder
+from coterie.results.folder import make_run_folder
 from coterie.results.models import load_model as load_client_model
 from coterie.results.personal_models import Models, PersonalModel
 from coterie.results.plotting import register_plots
@@ -110,17 +110,14 @@ def run(
     experiment = read_user_experiment(_find_config(config)) if config is not None else Experiment()
     settings = {"method": _check_text(method, "method")} | flatten_options(settings)
     experiment = _set_partition(change_options(experiment, settings), data)
-    folder = (
-        _check_path(out, "out")
-        if out is not None
-        else name_run_folder(Path("runs"), f"{method}-{data_name_of(experiment)}")
-    )
-    if watch is not None:
-        return experiments.execute(experiment, folder, watch, data, models)
-    with show_progress() as show:
-        return experiments.execute(
-            experiment, folder, lambda report: show(method, None, report), data, models
-        )
+    place = None if out is None else _check_path(out, "out")
+    with make_run_folder(place, f"{method}-{data_name_of(experiment)}") as folder:
+        if watch is not None:
+            return experiments.execute(experiment, folder, watch, data, models)
+        with show_progress() as show:
+            return experiments.execute(
+                experiment, folder, lambda report: show(method, None, report), data, models
+            )
 
 
 def compare(
@@ -172,10 +169,11 @@ def compare(
     planned = {
         name: _set_partition(experiment, data) for name, experiment in plan.experiments.items()
     }
-    folder = (
-        _check_path(out, "out") if out is not None else name_run_folder(Path("runs"), "compare")
-    )
-    with show_progress(comparisons.count_runs(plan)) as show:
+    place = None if out is None else _check_path(out, "out")
+    with (
+        make_run_folder(place, "compare") as folder,
+        show_progress(comparisons.count_runs(plan)) as show,
+    ):
         made = comparisons.compare(
             planned,
             plan.seeds,

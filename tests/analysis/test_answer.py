@@ -28,7 +28,7 @@ def federation(gain, seeds=2, clients=12):
 
 def test_a_clear_lead_is_shown_with_what_it_gains_and_costs():
     test = federation(0.2)
-    found = find_answer(test, test, spent(test, mine=2e6), fixed_split=True)
+    found = find_answer(test, test, spent(test, mine=2e6), fixed_partition=True)
     assert (found.use, found.kind, found.claim.other) == ("mine", "better", "fedavg")
     assert (found.claim.better, found.claim.worse, found.claim.of) == (12, 0, 12)
     text = format_answer(found)
@@ -45,7 +45,7 @@ def test_a_clear_lead_is_shown_with_what_it_gains_and_costs():
 def test_a_lead_that_test_rows_do_not_show_is_called_a_bet():
     select, test = federation(0.2), federation(0.0005, seeds=1)
     test = {name: np.repeat(block, 2, 0) for name, block in test.items()}
-    found = find_answer(test, select, spent(test), fixed_split=True)
+    found = find_answer(test, select, spent(test), fixed_partition=True)
     assert (found.use, found.kind) == ("mine", "bet")
     assert "Use mine as the best bet: it is not significantly better than FedAvg here." in str(
         found
@@ -54,17 +54,29 @@ def test_a_lead_that_test_rows_do_not_show_is_called_a_bet():
 
 
 def test_a_choice_that_test_rows_refute_is_withdrawn():
-    found = find_answer(federation(-0.2), federation(0.2), spent(federation(0)), fixed_split=True)
+    found = find_answer(
+        federation(-0.2), federation(0.2), spent(federation(0)), fixed_partition=True
+    )
     assert (found.use, found.kind, found.choice.name) == (None, "withdrawn", "mine")
     assert str(found).startswith("No method can be named: select rows choose mine, and test rows")
 
 
 def test_a_few_seeds_with_new_splits_are_not_called_significant():
     test = federation(0.2)
-    found = find_answer(test, test, spent(test), fixed_split=False)
+    found = find_answer(test, test, spent(test), fixed_partition=False)
     assert (found.use, found.kind) == ("mine", "bet")  # two seeds cannot show a difference
     assert "not significant over 2 seeds" in str(found)
-    assert found.claim.of == 24
+    assert "better for 24 of 24 clients of 2 partitions, worse for 0." in str(found)
+
+
+def test_the_standard_error_is_over_what_was_resampled():
+    """Client 1 of one partition is not client 1 of another: only the two seeds are units there."""
+    test = federation(0.2)
+    test["mine"][1] -= 0.05
+    errors = {fixed: find_answer(test, test, spent(test), fixed).error for fixed in (True, False)}
+    clients, seeds = test["mine"].mean(0), test["mine"].mean(1)
+    assert errors[True] == pytest.approx(clients.std(ddof=1) / np.sqrt(12))
+    assert errors[False] == pytest.approx(seeds.std(ddof=1) / np.sqrt(2))
 
 
 @pytest.mark.parametrize(("clients", "few"), [(2, True), (5, True), (6, False), (12, False)])
@@ -73,7 +85,7 @@ def test_so_few_clients_that_no_test_could_find_anything_are_the_reason_that_is_
     below one in twenty.
     """
     test = federation(0.2, clients=clients)
-    found = find_answer(test, test, spent(test), fixed_split=True)
+    found = find_answer(test, test, spent(test), fixed_partition=True)
     assert found.claim.better == clients
     assert found.claim.undecidable == few == (found.kind == "bet")
     said = f"{clients} clients are too few for a difference from FedAvg to be significant."
@@ -82,12 +94,12 @@ def test_so_few_clients_that_no_test_could_find_anything_are_the_reason_that_is_
 
 def test_what_is_gained_over_the_other_baseline_is_said_too():
     test = federation(0.2)
-    found = find_answer(test, test, spent(test), fixed_split=True)
+    found = find_answer(test, test, spent(test), fixed_partition=True)
     assert (found.claim.other, found.lesser.other) == ("fedavg", "local")
     said = "Over local training: +25.0 points [+24.3, +25.7], better for 12 of 12 clients, worse"
     assert said in str(found)
     del test["local"]
-    found = find_answer(test, test, spent(test), fixed_split=True)
+    found = find_answer(test, test, spent(test), fixed_partition=True)
     assert found.lesser is None
     assert "Over local" not in str(found)
 
@@ -97,7 +109,7 @@ def test_where_nothing_beats_local_training_it_is_used_and_the_closest_is_told()
     near = local + np.where(np.arange(20) % 2, 0.03, -0.02)
     near[0] += 0.05
     test = {"local": local, "fedavg": local - 0.1, "near": near}
-    found = find_answer(test, {**test, "near": local}, spent(test, near=5e6), fixed_split=True)
+    found = find_answer(test, {**test, "near": local}, spent(test, near=5e6), fixed_partition=True)
     assert (found.use, found.kind, found.closest.method) == ("local", "baseline", "near")
     text = str(found)
     assert text.startswith("Use local: no method is significantly better than local training here.")
@@ -109,7 +121,7 @@ def test_where_nothing_beats_local_training_it_is_used_and_the_closest_is_told()
 
 def test_methods_that_are_worse_for_everybody_are_not_named():
     test = federation(-0.2)
-    found = find_answer(test, test, spent(test), fixed_split=True)
+    found = find_answer(test, test, spent(test), fixed_partition=True)
     assert (found.use, found.kind) == ("fedavg", "baseline")
     assert "Use fedavg: no method is better here." in str(found)
     assert "mine" not in str(found)

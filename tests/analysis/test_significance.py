@@ -21,11 +21,11 @@ from coterie.core.errors import BadInput
 
 def test_a_constant_gain_has_an_interval_of_no_width():
     b = np.random.default_rng(0).random((3, 20))
-    difference = paired_difference(b + 0.1, b, fixed_split=True)
+    difference = paired_difference(b + 0.1, b, fixed_partition=True)
     assert difference[:3] == pytest.approx((0.1, 0.1, 0.1))
     assert difference.sign == 1
     assert difference.population == "clients"
-    assert paired_difference(b, b + 0.1, fixed_split=True).sign == -1
+    assert paired_difference(b, b + 0.1, fixed_partition=True).sign == -1
 
 
 def test_seeds_are_averaged_for_each_client_when_the_split_is_fixed():
@@ -34,8 +34,8 @@ def test_seeds_are_averaged_for_each_client_when_the_split_is_fixed():
     """
     b = np.zeros((2, 10))
     a = np.vstack([np.full(10, 0.3), np.full(10, -0.1)])
-    assert paired_difference(a, b, fixed_split=True)[:3] == pytest.approx((0.1, 0.1, 0.1))
-    loose = paired_difference(a, b, fixed_split=False)
+    assert paired_difference(a, b, fixed_partition=True)[:3] == pytest.approx((0.1, 0.1, 0.1))
+    loose = paired_difference(a, b, fixed_partition=False)
     assert (loose.low, loose.high) == pytest.approx((-0.1, 0.3))
     assert loose.population == "seeds"
     assert loose.sign == 0
@@ -45,14 +45,14 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     rng = np.random.default_rng(1)
     hits = 0
     for _ in range(200):
-        d = paired_difference(rng.normal(0.5, 1, (1, 40)), np.zeros((1, 40)), fixed_split=True)
+        d = paired_difference(rng.normal(0.5, 1, (1, 40)), np.zeros((1, 40)), fixed_partition=True)
         hits += d.low <= 0.5 <= d.high
     assert 0.88 <= hits / 200 <= 0.99
 
 
 def test_a_client_without_a_number_does_not_count():
     a = np.array([[0.5, np.nan, 0.7]])
-    assert paired_difference(a, np.zeros((1, 3)), fixed_split=True).mean == pytest.approx(0.6)
+    assert paired_difference(a, np.zeros((1, 3)), fixed_partition=True).mean == pytest.approx(0.6)
 
 
 def test_one_client_or_one_seed_has_no_interval_and_is_no_win():
@@ -70,17 +70,17 @@ def test_one_client_or_one_seed_has_no_interval_and_is_no_win():
 
 def test_it_is_said_how_many_were_resampled():
     a = np.random.default_rng(0).random((3, 20))
-    assert paired_difference(a, a / 2, fixed_split=True).n == 20
-    assert paired_difference(a, a / 2, fixed_split=False).n == 3
+    assert paired_difference(a, a / 2, fixed_partition=True).n == 20
+    assert paired_difference(a, a / 2, fixed_partition=False).n == 3
 
 
 def test_many_clients_are_resampled_in_blocks(monkeypatch):
     a, b = np.random.default_rng(0).random((2, 1, 50))
-    whole = paired_difference(a, b, fixed_split=True)
+    whole = paired_difference(a, b, fixed_partition=True)
     monkeypatch.setattr(
         "coterie.analysis.significance.BLOCK", 50 * 999
     )  # eleven blocks, the last smaller
-    parts = paired_difference(a, b, fixed_split=True)
+    parts = paired_difference(a, b, fixed_partition=True)
     assert parts[:3] == pytest.approx(whole[:3], abs=0.01)
 
 
@@ -133,10 +133,10 @@ def test_holm_lies_between_the_plain_p_and_bonferroni_and_keeps_the_order(p):
 
 def test_units_are_clients_of_a_fixed_split_and_else_seeds():
     given = {"a": [[0.2, 0.4, nan], [0.6, 0.8, nan]], "b": [[0.1, 0.1, 0.1], [0.3, nan, 0.1]]}
-    assert significance.unit_values_of(given, fixed_split=True) == pytest.approx(
+    assert significance.unit_values_of(given, fixed_partition=True) == pytest.approx(
         np.array([[0.4, 0.4], [0.2, 0.1]])
     )
-    assert significance.unit_values_of(given, fixed_split=False) == pytest.approx(
+    assert significance.unit_values_of(given, fixed_partition=False) == pytest.approx(
         np.array([[0.3, 0.6], [0.1, 0.3]])
     )
 
@@ -154,7 +154,7 @@ def test_rank_table_worked_by_hand():
     """
     b = np.full(10, 0.5)
     found = significance.build_rank_table(
-        {"c": b, "a": b + np.arange(1, 11) / 100, "b": b}, fixed_split=True
+        {"c": b, "a": b + np.arange(1, 11) / 100, "b": b}, fixed_partition=True
     )
     assert found.methods == ("a", "c", "b")
     assert found.rank.tolist() == [1, 2.5, 2.5]
@@ -171,7 +171,7 @@ def test_rank_table_worked_by_hand():
 
 def test_three_seeds_cannot_show_a_difference_and_it_is_said():
     a = np.array([[0.9, 0.8], [0.85, 0.8], [0.95, 0.9]])
-    found = significance.build_rank_table({"a": a, "b": a / 2}, fixed_split=False)
+    found = significance.build_rank_table({"a": a, "b": a / 2}, fixed_partition=False)
     assert found.p[0, 1] == pytest.approx(0.25)
     assert (found.population, found.n) == ("seeds", 3)
     assert (

@@ -16,7 +16,7 @@ COST = {
 
 def answer_of(ditto: float, **more):
     values = {"local": CLIENTS, "fedavg": CLIENTS - 0.1, "ditto": CLIENTS + ditto}
-    return find_answer(values, values, COST, fixed_split=True, **more)
+    return find_answer(values, values, COST, fixed_partition=True, **more)
 
 
 def test_a_method_that_is_better_has_its_four_figures():

@@ -124,7 +124,7 @@ def machine_findings(out):
         ("machine", {"quota": 1.5}, "quota", "8 threads share 1.5 cores' worth"),
         ("machine", {"load": 20.0}, "load", "20 processes want 8 cores"),
         ("device", {"bfloat16_bound": "AVX512_CORE_BF16"}, "bfloat16", "AMX"),
-        ("device", {"auto": "cuda"}, "device", "runs use the processor unless told"),
+        ("device", {"auto": "cuda"}, "device", "runs use the processor by default"),
         ("device", {"nvidia": True}, "device", "built for processors"),
         ("device", {"nvidia": True, "cuda_build": "13.0"}, "device", "torch sees no device"),
         ("cache", {"writable": False}, "cache", "times and compiles anew"),

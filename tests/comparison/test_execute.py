@@ -66,6 +66,43 @@ def test_data_of_one_seed_are_the_same_for_all_seeds_if_they_have_a_seed_of_thei
     assert not np.array_equal(first.accuracy("train"), second.accuracy("train"))
 
 
+def write_clinics(path: Path) -> Path:
+    """A table of four clinics that differ, so that every client is who the data say."""
+    rng = np.random.default_rng(0)
+    x, clinic = rng.normal(size=(240, 2)), np.arange(240) % 4
+    y = (x[:, 0] * (1 - 2 * (clinic % 2)) > 0).astype(int)
+    lines = [f"{a:.6f},{b:.6f},c{k},{t}" for (a, b), k, t in zip(x, clinic, y, strict=True)]
+    path.write_text("\n".join(["age,dose,clinic,outcome", *lines]) + "\n")
+    return path
+
+
+def test_clients_that_the_data_name_are_the_same_in_every_seed_and_counted_once(tmp_path):
+    """Each seed tests other rows of them; so a client is the mean of its seeds."""
+    table = write_clinics(tmp_path / "clinics.csv")
+    own = {"dataset": str(table), "client": "clinic", "label": "outcome"}
+    settings = change_options(Experiment(method=""), own | FAST | {"rounds": 2})
+    found = compare(plan_experiments(["local", "fedavg"], settings), [0, 1], tmp_path / "c")
+    first, second = found.runs["local"]
+    assert first.about["data"] != second.about["data"]
+    assert found.fixed_partition
+    assert found.difference("local", "fedavg").population == "clients"
+    assert found.difference("local", "fedavg").n == 4
+    answer = found.answer
+    claim = answer.claim
+    assert (claim.of, claim.difference.n, answer.choice.population) == (4, 4, "clients")
+    assert found.ranks().n == 4
+    assert "partition" not in str(answer)
+
+
+def test_clients_that_a_seed_makes_are_not_those_of_another_seed(finished):
+    assert not finished.fixed_partition
+    assert finished.difference("local", "fedavg").population == "seeds"
+    assert finished.answer.claim.of == 2 * len(finished.first.rows)
+    tiles = {tile.label: tile.note for tile in summarize_answer(finished.answer).tiles}
+    assert tiles["clients"].startswith(f"of {finished.answer.claim.of} clients of 2 partitions")
+    assert tiles["gain over fedavg"].startswith("95 %, 2 seeds: [")
+
+
 def test_tuning_measures_no_test_part_and_takes_the_best_of_validation(finished):
     folder = finished.folder / "tuning" / "ditto"
     tried = runs_of(folder)

@@ -344,7 +344,7 @@ def test_runs_of_a_recipe_that_has_changed_do_not_stand_together(out, tmp_path, 
     del now["columns"][0]["methods"]["fedavg"]
     assert "fedavg" in merge_results(TABLE, before, now)["columns"][0]["methods"]
     for run in (run for runs in now["columns"][0]["methods"].values() for run in runs):
-        run["words"][section][option] += 1
+        run["options"][section][option] += 1
     assert merge_results(TABLE, before, now) == now
 
 

@@ -117,7 +117,7 @@ def test_training_in_bfloat16_reaches_nearly_the_accuracy_of_float32(tmp_path):
     assert accuracy(runs["bfloat16"]) == pytest.approx(accuracy(runs["float32"]), abs=0.03)
     models = [sorted((tmp_path / p / "models").glob("*.safetensors"))[0] for p in runs]
     assert models[0].read_bytes() != models[1].read_bytes()
-    assert runs["bfloat16"].about["words"]["engine.precision"] == "bfloat16"
+    assert runs["bfloat16"].about["options"]["engine.precision"] == "bfloat16"
 
 
 def test_a_precision_that_changes_nothing_is_refused():

@@ -31,10 +31,10 @@ def test_a_schedule_over_rounds_is_torch_s(spec):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_warm_up_rises_evenly_and_is_never_zero(name):
-    spec = fill_rounds(f"{name}:warmup=4", ROUNDS)
-    found = [share_at(spec, number) for number in range(ROUNDS)]
+    spec = fill_rounds(f"{name}:warmup=4", 2 * ROUNDS)
+    found = [share_at(spec, number) for number in range(2 * ROUNDS)]
     assert found[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
-    assert share_at(spec, 4 + 3) == share_at(fill_rounds(name, ROUNDS - 4), 3)
+    assert share_at(spec, 4 + 3) == share_at(fill_rounds(name, 2 * ROUNDS - 4), 3)
 
 
 def test_steps_go_on_where_the_last_round_ended_whatever_a_client_has():
@@ -65,6 +65,10 @@ def test_a_cosine_takes_the_rounds_of_the_run_where_it_has_none():
         ("constant:per=step", "give it a warmup"),
         ("step:gamma=1", "at gamma = 1 the learning rate never changes"),
         ("exponential:gamma=1:per=step", "at gamma = 1 the learning rate never changes"),
+        ("constant:warmup=1", "has no effect: give a warmup of 2 or more"),
+        ("step", "takes no step in a run of 10 rounds: the first one comes after 10; lower every"),
+        ("step:every=100", "step:every=100 takes no step in a run of 10 rounds"),
+        ("step:every=8:warmup=2:per=step", "the first one comes after 10"),
         ("cosine:end=1", "at end = 1 the learning rate never changes"),
     ],
 )

@@ -10,6 +10,7 @@ FRAME = pl.DataFrame(
     {
         "client": ["a", "b"] * 4,
         "id": range(8),
+        "part": ["train", "test"] * 4,
         "x": [0.5 * k for k in range(8)],
         "label": [0, 1] * 4,
     }
@@ -21,15 +22,19 @@ def columns_of(data):
 
 
 def test_dropped_columns_are_no_features():
-    assert columns_of(from_frame(FRAME)) == ["id", "x"]
-    assert columns_of(from_frame(FRAME, drop="id")) == ["x"]
+    assert columns_of(from_frame(FRAME)) == ["id", "part", "x"]
+    assert columns_of(from_frame(FRAME, drop="id,part")) == ["x"]
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"drop": "age"}, "there is no column 'age'"),
-        ({"drop": "client"}, "is client or label"),
+        ({"drop": "client"}, "has no effect, as 'client' is the client, no input anyway"),
+        ({"drop": "label"}, "'label' is the label, no input anyway: leave it out of --drop"),
+        ({"drop": "id", "cut_column": "id"}, "as 'id' is the cut_column, no input"),
+        ({"drop": "part", "part_column": "part"}, "has no effect, as 'part' is the part_column"),
+        ({"drop": "id", "categories": "id"}, "column 'id' is in drop and in categories"),
         ({"drop": "id", "features": "x"}, "has no effect beside features"),
     ],
 )

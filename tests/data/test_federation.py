@@ -5,6 +5,7 @@ import torch
 
 from coterie.data.dataset import Dataset
 from coterie.data.federation import COUNTS_SCHEMA, cache_digest, checksum_of, count_labels
+from coterie.data.newcomers import digest_partition
 from coterie.data.pipeline import build_federation, read_data
 from helpers.datasets import features, rows_of
 from helpers.federations import tiny
@@ -30,6 +31,20 @@ def test_checksum_sees_every_value():
     ]
     sums = {checksum_of(got._replace(**change)) for change in changed}
     assert len(sums | {checksum_of(got)}) == 5
+
+
+def test_a_partition_is_the_same_whichever_rows_of_its_clients_are_tested():
+    first, other = (build_federation(features(), num_clients=None, seed=s) for s in (0, 1))
+    assert checksum_of(first) != checksum_of(other)
+    assert digest_partition(first) == digest_partition(other)
+    late = build_federation(features(), num_clients=None, seed=1, newcomers=1)
+    assert digest_partition(late) == digest_partition(first)  # newcomers have their rows too
+    moved = first._replace(train=[first.train[1], first.train[0], *first.train[2:]])
+    fewer = build_federation(features(), num_clients=None, rows=len(first.y) - 9)
+    drawn = build_federation(num_clients=5, seed=0), build_federation(num_clients=5, seed=1)
+    found = [digest_partition(one) for one in (first, moved, fewer, *drawn)]
+    assert len(set(found)) == 5
+    assert digest_partition(first._replace(rows=None)) == ""
 
 
 def test_inputs_that_are_read_once_give_the_same_checksum():

@@ -11,9 +11,9 @@ from coterie.experiment.differences import describe_differences
     [
         ({}, "3 classes each"),
         ({"partition": "classes", "classes_each": 4}, "4 classes each"),
-        ({"partition": "dirichlet", "alpha": 0.3}, "classes dealt by Dirichlet(0.3)"),
-        ({"partition": "iid", "permute": 4}, "rows dealt at random, labels permuted in 4 groups"),
-        ({"partition": "iid", "rotate": 2}, "rows dealt at random, images rotated in 2 groups"),
+        ({"partition": "dirichlet", "alpha": 0.3}, "classes by Dirichlet(0.3)"),
+        ({"partition": "iid", "permute": 4}, "rows at random, labels permuted in 4 groups"),
+        ({"partition": "iid", "rotate": 2}, "rows at random, images rotated in 2 groups"),
         ({"dataset": "fed-heart"}, "as the data name them"),
         ({"partition": "perfedavg"}, "partition perfedavg"),
     ],

@@ -28,6 +28,8 @@ def compared(tmp_path_factory):
         newcomers=2,
         newcomer_rounds=2,
         few_shot=[2, 5],
+        lr=0.1,  # one rate and one network for both methods, which newcomers train with too
+        model="dnn",
         **FAST,
     )
 

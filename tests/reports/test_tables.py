@@ -49,6 +49,15 @@ def test_two_classes_have_false_accepts_over_fedavg(tmp_path):
     assert found["local"]["relative false accepts"] == pytest.approx(
         relative_false_accepts(*runs).relative_fa, rel=1e-5
     )
+    for file in ("scores.parquet", "split.parquet"):  # readable all the same
+        path = tmp_path / "local" / file
+        pq.write_table(pq.read_table(path).slice(1), path)
+    data = report_data([run.folder for run in runs])
+    way = "which is damaged or gone: restore it from a copy, or run again"
+    said = f"local, local, lacks split.parquet, {way}; it lacks scores.parquet, {way}"
+    assert data["warnings"] == [said]
+    assert "scores-accepts" not in [t["key"] for t in data["tables"]]
+    assert "split" not in [f["key"] for f in data["figures"]]
 
 
 def test_every_declared_score_is_in_report_terminal_and_file(data, folder, capsys):

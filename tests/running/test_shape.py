@@ -218,7 +218,7 @@ def test_a_run_that_is_older_than_a_word_goes_on_with_its_default(
     resume(folder)
     assert results(folder) == whole
     assert (
-        option in json.loads((folder / "run.json").read_text())["words"]
+        option in json.loads((folder / "run.json").read_text())["options"]
     )  # from now on it is held
     assert resume(folder).about["status"] == "finished"
 
@@ -326,6 +326,22 @@ def test_a_damaged_checkpoint_is_written_anew_when_its_round_comes_again(tmp_pat
     seen = []
     resume(folder, lambda r: seen.append((r.round, r.said)))
     assert seen[0] == (5, ())
+
+
+@pytest.mark.parametrize("checkpoint", [0, 1])
+def test_options_that_an_earlier_version_stored_as_words_are_held_to(
+    checkpoint, whole, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as earlier:
+        earlier.setattr("coterie.running.execute.OPTIONS", "words")
+        stopped(tmp_path / "run", checkpoint=checkpoint)
+    assert "options" not in json.loads((tmp_path / "run" / "run.json").read_text())
+    edit(tmp_path / "run", "lam = 1.0\n", "lam = 2.0\n")
+    with pytest.raises(BadInput, match=r"options\.lam was 1\.0 .* says 2\.0"):
+        resume(tmp_path / "run")
+    edit(tmp_path / "run", "lam = 2.0\n", "lam = 1.0\n")
+    resume(tmp_path / "run")
+    assert results(tmp_path / "run") == whole
 
 
 def test_a_model_that_was_changed_or_is_not_listed_is_damaged(tmp_path):

@@ -1,7 +1,9 @@
 """Laws of models that a run gets after training: of clients that came, and of newer rows."""
 
 import hashlib
+import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -65,6 +67,20 @@ def test_a_personalized_client_is_loaded_predicted_and_served_like_any_other(run
     assert {k: v for k, v in files_of(run.folder).items() if k in before} == before
     plain = load_model(run.folder, "north").state_dict()
     assert all(torch.equal(a, model.state_dict()[k]) for k, a in plain.items())
+
+
+def test_a_list_of_later_models_that_was_changed_is_damaged(run, tmp_path):
+    rows = rows_of(tmp_path, 3, seed=9)
+    coterie.personalize(run, rows, "east")
+    folder = Path(shutil.copytree(run.folder, tmp_path / "copy"))
+    path = folder / "models" / "later.json"
+    text = path.read_text()
+    path.write_text(text.replace('"east"', '"west"'))
+    with pytest.raises(BadInput, match=r"later\.json is damaged \(it is not as it was written\)"):
+        coterie.load(folder, "west")
+    path.write_text(json.dumps(json.loads(text)["models"]))  # as earlier versions wrote it
+    model = coterie.load(folder, "east")
+    assert (model.predict(rows) == coterie.load(run.folder, "east").predict(rows)).all()
 
 
 def test_no_client_is_ever_written_over(run, tmp_path):

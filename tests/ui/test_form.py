@@ -15,7 +15,7 @@ from helpers.ui import client, writer
 
 
 def options_in(said: dict) -> dict[str, dict]:
-    return {one["word"]: one for group in said["groups"] for one in group["words"]}
+    return {one["option"]: one for group in said["groups"] for one in group["options"]}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -57,7 +57,7 @@ def test_every_word_of_the_form_can_be_sent_with_its_default():
 def test_a_bad_word_is_the_line_that_the_terminal_prints(root, settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = set(root.iterdir())
-    said = writer(root).post("/api/start", json={"words": settings})
+    said = writer(root).post("/api/start", json={"options": settings})
     assert said.status_code == 422
     assert set(root.iterdir()) == before
     if {"config", "out"} & set(settings):  # options of the command, not words of a run
@@ -71,7 +71,7 @@ def test_a_bad_word_is_the_line_that_the_terminal_prints(root, settings, tmp_pat
 
 @pytest.mark.parametrize("sent", [None, [], "ditto", {"method": 3}, {"method": "a\0"}, {}])
 def test_what_is_no_table_of_words_is_refused(root, sent):
-    assert writer(root).post("/api/start", json={"words": sent}).status_code == 422
+    assert writer(root).post("/api/start", json={"options": sent}).status_code == 422
 
 
 def test_a_bad_name_in_the_form_is_one_line(root):

@@ -109,7 +109,7 @@ time.sleep(600)
 
 def test_a_run_is_started_stopped_and_resumed_from_the_page(root):
     asker = writer(root)
-    name = asker.post("/api/start", json={"words": {"method": "fedavg"} | LONG}).json()["id"]
+    name = asker.post("/api/start", json={"options": {"method": "fedavg"} | LONG}).json()["id"]
     try:
         starting = asker.get("/api/run", params={"id": name}).json()
         assert starting["job"] == "running"
@@ -135,7 +135,7 @@ def test_a_word_that_only_training_refuses_stands_in_the_log(root):
     asker = writer(root)
     settings = {"method": "ditto", "num_clients": "5000"} | FAST
     sent = {option: str(value) for option, value in settings.items()}
-    name = asker.post("/api/start", json={"words": sent}).json()["id"]
+    name = asker.post("/api/start", json={"options": sent}).json()["id"]
     asked = f"/api/log?id={name}"
     wait_for(lambda: asker.get(asked).json()["state"] == "failed")
     said = asker.get(asked).json()

@@ -146,7 +146,7 @@ def test_columns_and_filters_come_from_the_configuration(opened):
     page = opened("/")
     names = page.locator("tbody td.name a")
     names.first.wait_for()
-    page.locator("#word option[value='train.lr']").wait_for(state="attached")
+    page.locator("#which option[value='train.lr']").wait_for(state="attached")
     page.get_by_text("Columns", exact=True).click()
     page.get_by_role("checkbox", name="train.lr").check()
     page.get_by_role("button", name="train.lr").wait_for()

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coterie.analysis.choice import Choice, choose, is_baseline
-from coterie.analysis.nan_math import DIGITS, LEVEL, mean_of
+from coterie.analysis.nan_math import DIGITS, LEVEL, drop_nan, mean_of
 from coterie.analysis.scores import Score
 from coterie.analysis.significance import (
     Difference,
+    average_units,
     holm,
     paired_difference,
     signed_ranks,
@@ -80,7 +81,8 @@ class Claim(NamedTuple):
     p: float  # Wilcoxon signed-rank, two-sided
     better: int  # clients served better
     worse: int
-    of: int  # clients that both serve, over all seeds where each partitions anew
+    of: int  # clients that both serve; those of all partitions where each seed has its own
+    partitions: int = 1
 
     @property
     def shown(self) -> bool:
@@ -116,7 +118,7 @@ class Answer(NamedTuple):
     guess: float = nan  # the value of whoever knows nothing
     guesser: str = GUESSER  # who that is
     remarks: tuple[str, ...] = ()  # sentences on what went wrong, as who diverged
-    error: float = nan  # standard error of `value` over clients
+    error: float = nan  # standard error of `value` over what the claim's interval is over
     lesser: Claim | None = None  # of `use`, over the other baseline: what one model for all costs
 
     def __str__(self) -> str:
@@ -138,7 +140,7 @@ def find_answer(
     test: Mapping[str, ArrayLike],
     select: Mapping[str, ArrayLike],
     spent: Mapping[str, MethodCost],
-    fixed_split: bool,
+    fixed_partition: bool,
     measure: Measure = ACCURACY,
     guess: float = nan,
     guesser: str = GUESSER,
@@ -156,7 +158,7 @@ def find_answer(
     learned = [n for n in test if isnan(guess) or means[n] > floor]
     votes = {n: measure.sign * np.asarray(select[n], dtype=float) for n in learned if n in select}
     traffic = {name: spent[name].bytes for name in test}
-    choice = choose(votes, traffic, fixed_split)
+    choice = choose(votes, traffic, fixed_partition)
     best = max(means, key=lambda name: means[name]) if means else None
     blank = Answer(
         use=None,
@@ -176,7 +178,7 @@ def find_answer(
     )
     if choice.name is None:
         return blank
-    return _judge_choice(blank, found, means, spent, fixed_split)
+    return _judge_choice(blank, found, means, spent, fixed_partition)
 
 
 def _judge_choice(
@@ -184,18 +186,18 @@ def _judge_choice(
     found: Mapping[str, np.ndarray],
     means: Mapping[str, float],
     spent: Mapping[str, MethodCost],
-    fixed_split: bool,
+    fixed_partition: bool,
 ) -> Answer:
     """The answer once a name is chosen: what test rows say of it."""
     use, sign = str(blank.choice.name), blank.measure.sign
     floor = [name for name in found if is_baseline(name) and name != use]
     ranked = sorted(floor, key=lambda name: -means[name])
     against = ranked[0] if ranked else None
-    claim = claim_of(use, against, found, fixed_split) if against else None
+    claim = claim_of(use, against, found, fixed_partition) if against else None
     plain = next((name for name in ranked[1:] if name in ("fedavg", "local")), None)
     closest = None
     if is_baseline(use):
-        closest = _find_closest(use, found, means, fixed_split)
+        closest = _find_closest(use, found, means, fixed_partition)
         kind: Kind = "baseline"
     else:
         kind = "better" if claim and claim.shown else "bet"
@@ -205,9 +207,9 @@ def _judge_choice(
         use=None if kind == "withdrawn" else use,
         kind=kind,
         value=sign * means[use],
-        error=_error_of(found[use]),
+        error=_error_of(average_units(found[use], fixed_partition)),
         claim=claim,
-        lesser=claim_of(use, plain, found, fixed_split) if plain else None,
+        lesser=claim_of(use, plain, found, fixed_partition) if plain else None,
         closest=closest,
         worst=(sign * _worst_of(found[subject]), sign * _worst_of(found[other]) if other else nan),
         traffic=spent[subject].bytes,
@@ -216,27 +218,27 @@ def _judge_choice(
     )
 
 
-def claim_of(method: str, other: str, found: Mapping[str, np.ndarray], fixed_split: bool) -> Claim:
+def claim_of(
+    method: str, other: str, found: Mapping[str, np.ndarray], fixed_partition: bool
+) -> Claim:
     """One method beside another, client by client; higher values are better."""
     gaps = np.round(found[method] - found[other], DIGITS)
-    known = ~np.isnan(gaps)
-    axis = 0 if fixed_split else 1
-    counts = known.sum(axis)
-    values = np.where(known, gaps, 0.0).sum(axis)[counts > 0] / counts[counts > 0]
-    each = values if fixed_split else gaps[known]
+    values = average_units(gaps, fixed_partition)
+    each = values if fixed_partition else drop_nan(gaps)
     return Claim(
         method=method,
         other=other,
-        difference=paired_difference(found[method], found[other], fixed_split),
+        difference=paired_difference(found[method], found[other], fixed_partition),
         p=wilcoxon(signed_ranks(values)),
         better=int((np.round(each, DIGITS) > 0).sum()),
         worse=int((np.round(each, DIGITS) < 0).sum()),
         of=len(each),
+        partitions=1 if fixed_partition else len(values),
     )
 
 
 def _find_closest(
-    use: str, found: Mapping[str, np.ndarray], means: Mapping[str, float], fixed_split: bool
+    use: str, found: Mapping[str, np.ndarray], means: Mapping[str, float], fixed_partition: bool
 ) -> Claim | None:
     """The best other method against the baseline in use; its p is corrected, as test rows pick it
     out of all of them.
@@ -244,7 +246,7 @@ def _find_closest(
     rivals = [name for name in found if not is_baseline(name)]
     if not rivals:
         return None
-    claims = {name: claim_of(name, use, found, fixed_split) for name in rivals}
+    claims = {name: claim_of(name, use, found, fixed_partition) for name in rivals}
     corrected = dict(zip(rivals, holm([c.p for c in claims.values()]), strict=True))
     best = max(rivals, key=lambda name: means[name])
     return claims[best]._replace(p=float(corrected[best]))
@@ -255,11 +257,9 @@ def _worst_of(block: np.ndarray) -> float:
     return mean_of([float(np.nanmin(s)) if not np.isnan(s).all() else nan for s in block])
 
 
-def _error_of(block: np.ndarray) -> float:
-    """Standard error over clients, of their means over seeds; NaN of a single one."""
-    counts = (~np.isnan(block)).sum(0)
-    each = np.nansum(block, 0)[counts > 0] / counts[counts > 0]
-    return float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else nan
+def _error_of(units: np.ndarray) -> float:
+    """Standard error of their mean; NaN of a single one."""
+    return float(units.std(ddof=1) / np.sqrt(len(units))) if len(units) > 1 else nan
 
 
 def _ratio(mine: MethodCost, base: MethodCost) -> float:
@@ -415,7 +415,13 @@ def _name_baseline(name: str) -> str:
 
 
 def _format_clients(claim: Claim) -> str:
-    return f"better for {claim.better} of {claim.of} clients, worse for {claim.worse}"
+    return f"better for {claim.better} of {count_clients(claim)}, worse for {claim.worse}"
+
+
+def count_clients(claim: Claim) -> str:
+    """How many clients were compared, and in how many partitions where these differ by seed."""
+    apart = f" of {claim.partitions} partitions" if claim.partitions > 1 else ""
+    return f"{claim.of:,} client{'s' * (claim.of != 1)}{apart}"
 
 
 def _format_population(claim: Claim) -> str:

@@ -43,7 +43,7 @@ def is_baseline(name: str) -> bool:
 
 
 def choose(
-    values: Mapping[str, ArrayLike], traffic: Mapping[str, float], fixed_split: bool
+    values: Mapping[str, ArrayLike], traffic: Mapping[str, float], fixed_partition: bool
 ) -> Choice:
     """Of the methods within one standard error of the highest mean, the one of least traffic.
 
@@ -53,7 +53,7 @@ def choose(
     for name in values:
         if name not in traffic:
             raise BadInput(f"'{name}' has values, but no bytes{suggest_name(name, traffic)}")
-    block = unit_values_of(values, fixed_split) if values else np.empty((0, 0))
+    block = unit_values_of(values, fixed_partition) if values else np.empty((0, 0))
     if not block.size:
         return NO_CHOICE
     names = list(values)
@@ -67,7 +67,7 @@ def choose(
         value=float(means[chosen]),
         highest=float(means[top]),
         stability=_stability(block, cost, floor, chosen),
-        population="clients" if fixed_split else "seeds",
+        population="clients" if fixed_partition else "seeds",
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coterie.analysis.lazy_scipy import scipy_stats, student_quantile
-from coterie.analysis.nan_math import DIGITS, LEVEL, drop_nan, mean_of
+from coterie.analysis.nan_math import DIGITS, LEVEL, drop_nan, mean_of, nan_mean
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 
@@ -54,11 +54,16 @@ def seed_interval(values: ArrayLike) -> tuple[float, float, float]:
     return mean_interval(found)[:3]
 
 
-def unit_values_of(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> np.ndarray:
-    """[methods, units] independent numbers from [seeds, clients] of each method.
+def average_units(values: np.ndarray, fixed_partition: bool) -> np.ndarray:
+    """[units] independent numbers from [seeds, clients]: clients, averaged over seeds, where every
+    seed has the same ones; else seeds, averaged over clients. A unit without a number drops out.
+    """
+    return drop_nan(nan_mean(values, 0 if fixed_partition else 1))
 
-    Clients, averaged over seeds, where every seed has the same partition; else seeds, averaged over
-    clients.
+
+def unit_values_of(accuracies: Mapping[str, ArrayLike], fixed_partition: bool) -> np.ndarray:
+    """[methods, units] independent numbers from [seeds, clients] of each method; a client that
+    lacks one under any method drops out.
     """
     shapes = {name: np.atleast_2d(np.asarray(a)).shape for name, a in accuracies.items()}
     if len(set(shapes.values())) != 1:
@@ -68,11 +73,7 @@ def unit_values_of(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> np
         )
     block = np.stack([np.atleast_2d(np.asarray(a, dtype=float)) for a in accuracies.values()])
     known = ~np.isnan(block).any(axis=0)
-    axis = 0 if fixed_split else 1
-    counts = known.sum(axis)
-    sums = np.where(known, block, 0.0).sum(axis + 1)
-    means: np.ndarray = sums[:, counts > 0] / counts[counts > 0]
-    return means
+    return np.stack([average_units(np.where(known, a, np.nan), fixed_partition) for a in block])
 
 
 class RankTable(NamedTuple):
@@ -92,11 +93,11 @@ class RankTable(NamedTuple):
         return bool(self.p[i, j] < LEVEL and self.mean[i] > self.mean[j])
 
 
-def build_rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTable:
+def build_rank_table(accuracies: Mapping[str, ArrayLike], fixed_partition: bool) -> RankTable:
     """Rank methods by [seeds, clients] accuracies and test all pairs."""
-    values = unit_values_of(accuracies, fixed_split)
+    values = unit_values_of(accuracies, fixed_partition)
     m, n = values.shape
-    population = "clients" if fixed_split else "seeds"
+    population = "clients" if fixed_partition else "seeds"
     if not n:
         raise BadInput("no client has an accuracy under every method: nothing can be ranked")
     rank = scipy_stats().rankdata(np.round(-values, DIGITS), axis=0).mean(axis=1)
@@ -201,19 +202,15 @@ class Difference(NamedTuple):
         return int(self.low > 0) - int(self.high < 0)
 
 
-def paired_difference(a: np.ndarray, b: np.ndarray, fixed_split: bool) -> Difference:
+def paired_difference(a: np.ndarray, b: np.ndarray, fixed_partition: bool) -> Difference:
     """Compare [seeds, clients] accuracies of two methods on the same seeds and clients.
 
-    With a fixed split, seeds are averaged for each client and clients are resampled. Otherwise
+    With a fixed partition, seeds are averaged for each client and clients are resampled. Otherwise
     client k of one seed is not client k of another, and whole seeds are resampled: an interval
     never leaves the range of its seeds, so with few of them it is too narrow, and `n` says how few.
     """
-    gaps = a - b
-    there = ~np.isnan(gaps)
-    axis = 0 if fixed_split else 1
-    counts = there.sum(axis)
-    values = np.where(there, gaps, 0.0).sum(axis)[counts > 0] / counts[counts > 0]
-    population, n = "clients" if fixed_split else "seeds", len(values)
+    values = average_units(a - b, fixed_partition)
+    population, n = "clients" if fixed_partition else "seeds", len(values)
     if n < 2:
         return Difference(float(values.sum() if n else nan), nan, nan, population, n)
     rng = stream(0, "bootstrap")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan
 from typing import NamedTuple
 
-from coterie.analysis.answer import MORE_WORK, Answer, Claim, format_details
+from coterie.analysis.answer import MORE_WORK, Answer, Claim, count_clients, format_details
 
 SMALL = 1e5  # bytes below which a megabyte says nothing
 
@@ -51,13 +51,15 @@ def _build_tiles(answer: Answer) -> list[Tile]:
 
 def _gain_tile(answer: Answer, claim: Claim, label: str) -> Tile:
     value, _, interval = answer.measure.gap(claim.difference).partition(" [")
-    shown = f"95 %: [{interval}" if interval else "one client: no interval"
+    seeds = f", {claim.difference.n} seeds" if claim.difference.population == "seeds" else ""
+    one = f"one {claim.difference.population[:-1]}: no interval"
+    shown = f"95 %{seeds}: [{interval}" if interval else one
     return Tile(label, value, shown)
 
 
 def _clients_tile(claim: Claim) -> Tile:
     same = claim.of - claim.better - claim.worse
-    note = f"of {claim.of:,} clients" + (f", {same:,} the same" if same else "")
+    note = f"of {count_clients(claim)}" + (f", {same:,} the same" if same else "")
     return Tile("clients", f"{claim.better:,} better, {claim.worse:,} worse", note)
 
 

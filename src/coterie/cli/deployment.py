@@ -96,7 +96,7 @@ def federation() -> None:
     context_settings=PASS_THROUGH, short_help="Make the folders of a server and its sites."
 )
 @click.argument("folder", type=FOLDER)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--WORD VALUE]...")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--OPTION VALUE]...")
 @click.option("--sites", required=True, help="Names separated by commas, as in north,south,east.")
 @click.option("--address", required=True, help="HOST:PORT under which sites reach the server.")
 @click.option(
@@ -537,7 +537,7 @@ def _find_server(folder: Path) -> Path:
 )
 @click.argument("folder", type=FOLDER)
 @click.argument("name")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--WORD VALUE]...")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--OPTION VALUE]...")
 @click.option("--method", help="Name of the method; default that of --config, or fedavg.")
 @click.option("--config", help="A TOML file of an experiment, or the name of a recipe.")
 def submit(

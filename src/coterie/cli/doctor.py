@@ -99,7 +99,7 @@ def _find_slow_device(device: dict[str, Any]) -> list[Finding]:
             why = f"{ISA} = {device['bfloat16_bound']} bounds what oneDNN uses"
         found.append(Finding("bfloat16", why, "leave out --precision bfloat16"))
     if device["auto"] != CPU.type:
-        why = f"torch sees {device['auto']}, and runs use the processor unless told"
+        why = f"torch sees {device['auto']}, and runs use the processor by default"
         found.append(Finding("device", why, "give --device auto; no GPU has been timed yet"))
     elif device["nvidia"]:
         why = (

@@ -374,7 +374,7 @@ def show_header(comparison: Comparison) -> None:
         wrap_text(
             f"{first.part.capitalize()} {first.judged.label}{first.judged.unit} of every client's "
             f"own model: {_describe_clients(some)} ({describe_differences(first.experiment)}), "
-            f"{seeds}"
+            f"{seeds}{'' if comparison.fixed_partition else ', each with a partition of its own'}"
         )
     )
 
@@ -430,7 +430,7 @@ def _show_narrow(comparison: Comparison, rows: list[MethodRow], use: str | None)
     note += "(In brackets: no federated learning.) " if comparison.references else ""
     if informed:
         listed = ", ".join(f"{what} ({name})" for name, what in informed.items())
-        note += f"* is told what no federation knows of itself: {listed}. "
+        note += f"* is given what no federation knows of itself: {listed}. "
     print_line(wrap_text(f"{note}Every column: `coterie resume {comparison.folder} --wide`."))
 
 
@@ -637,8 +637,9 @@ def resumable_work(
         with progress(quiet, runs) as show:
             yield show
     except KeyboardInterrupt:
+        begun = any(folder.glob("*.toml"))
         raise Interrupted(
-            f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped"
+            f"stopped; `coterie resume {folder}` goes on" if begun else "stopped"
         ) from None
     except CannotWrite as problem:
         way = f", then `coterie resume {folder}` goes on" if _can_resume(folder) else ""

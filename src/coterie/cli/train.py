@@ -43,7 +43,7 @@ from coterie.experiment.reference import describe_experiment
 from coterie.methods.registry import METHODS
 from coterie.reports.report import write_report
 from coterie.results.comparison import Comparison
-from coterie.results.folder import name_run_folder
+from coterie.results.folder import make_run_folder
 from coterie.results.run import Run
 from coterie.running import execute as experiments
 from coterie.serving.explaining import explain_columns
@@ -140,8 +140,10 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     experiment = read_user_experiment(find_config(config)) if config else Experiment()
     named = _name_once("method", method, settings) if method else {}
     experiment = change_options(experiment, named | settings)
-    folder = out or name_run_folder(Path("runs"), f"{experiment.method}-{data_name_of(experiment)}")
-    with resumable_work(folder, quiet) as show:
+    with (
+        make_run_folder(out, f"{experiment.method}-{data_name_of(experiment)}") as folder,
+        resumable_work(folder, quiet) as show,
+    ):
         finished = experiments.execute(
             experiment, folder, lambda r: show(experiment.method, experiment.seed, r)
         )
@@ -273,9 +275,11 @@ def compare(
     elif names == ["all"]:
         names = _select_possible(plan_of(file, list(METHODS), *said, strict=False, search=search))
     plan = plan_of(file, names, *said, search=search, choose=choose)
-    folder = out or name_run_folder(Path("runs"), "compare")
     print_search(plan)
-    with resumable_work(folder, quiet, comparisons.count_runs(plan)) as show:
+    with (
+        make_run_folder(out, "compare") as folder,
+        resumable_work(folder, quiet, comparisons.count_runs(plan)) as show,
+    ):
         comparison = comparisons.compare(
             plan.experiments,
             plan.seeds,

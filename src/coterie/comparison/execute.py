@@ -30,6 +30,7 @@ from coterie.core.option_names import rename_options
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.experiment.own_code import check_code
+from coterie.results.about import options_of
 from coterie.results.comparison import Comparison, write_csv
 from coterie.results.folder import CONFIG, read_about, read_status
 from coterie.results.run import Run, load_run
@@ -313,7 +314,7 @@ def _build_comparison(
 
 def _check_plan(experiment: Experiment, place: Path) -> None:
     """Refuse a plan that was changed after this run of it had begun."""
-    began = read_about(place).get("words", {}) if read_status(place) else {}
+    began = options_of(read_about(place)) if read_status(place) else {}
     check_plugins(_recorded(place), experiment, place)
     now = planned_identity_of(experiment)
     began = rename_options(began, now)

@@ -155,7 +155,7 @@ def _check_train_options(name: str, experiment: Experiment) -> None:
     except BadInput as problem:
         raise BadInput(
             f"{problem}; in a comparison each method may have its own, as in [options.{name}] or "
-            f"--{name}.WORD"
+            f"--{name}.OPTION"
         ) from None
 
 

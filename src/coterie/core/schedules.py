@@ -72,6 +72,8 @@ def read_schedule(spec: str) -> tuple[str, dict[str, Any]]:
     name, options = read_spec(spec, SCHEDULES, "lr_schedule")
     if name == CONSTANT and options.get("per") == "step" and not options.get("warmup"):
         raise BadInput("lr_schedule = constant:per=step: give it a warmup, or leave out per")
+    if name == CONSTANT and options.get("warmup") == 1:
+        raise BadInput("lr_schedule = constant:warmup=1 has no effect: give a warmup of 2 or more")
     for option in ("gamma", "end"):
         if options.get(option) == 1 and not options.get("warmup"):
             raise BadInput(
@@ -87,6 +89,12 @@ def fill_rounds(spec: str, rounds: int) -> str:
     if name == "cosine" and not options.get("rounds"):
         spec = ":".join([name, *(f"{k}={v}" for k, v in (options | {"rounds": rounds}).items())])
     share_at(spec, 0)  # refused where it cannot be
+    first = options.get("warmup", 0) + options.get("every", 10)
+    if name == "step" and rounds <= first:
+        raise BadInput(
+            f"lr_schedule = {spec} takes no step in a run of {rounds:,} rounds: the first one "
+            f"comes after {first:,}; lower every, raise --rounds, or leave the schedule out"
+        )
     return spec
 
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
+from coterie.data.arrays import digest_of
 from coterie.data.client_rows import ClientRows
-from coterie.data.federation import Federation, Newcomers, part_of
+from coterie.data.federation import PARTS, Federation, Newcomers, part_of
 
 
 def select_newcomers(wanted: float, clients: int, seed: int) -> np.ndarray:
@@ -69,6 +70,22 @@ def with_newcomers(federation: Federation) -> Federation:
         names=[*federation.names, *late.names],
         newcomers=None,
     )
+
+
+def digest_partition(federation: Federation) -> str:
+    """A digest of which rows of the data every client has, newcomers too, whatever their parts are;
+    "" where that is not known.
+    """
+    if federation.rows is None:
+        return ""
+    everybody = with_newcomers(federation)
+    names = np.array(everybody.names)
+    held = [ClientRows.of(part_of(everybody, part)) for part in PARTS]
+    owners = np.argsort(np.argsort(names))[np.concatenate([part.owners() for part in held])]
+    rows = np.asarray(federation.rows)[np.concatenate([part.concatenate() for part in held])]
+    # what is in several parts of a client, as a test part of everybody, is held once
+    pairs = np.unique(owners * (rows.max(initial=0) + 1) + rows)
+    return digest_of(np.frombuffer("\x1f".join(sorted(names)).encode(), np.uint8), pairs)
 
 
 def _append_clients(here: Sequence[np.ndarray], late: Sequence[np.ndarray]) -> ClientRows:

@@ -10,9 +10,9 @@ from coterie.experiment.config import REGISTRIES, Experiment, options_of, resolv
 SPLITS = {
     "": "as the data name them",
     "user": "as the data name them",
-    "iid": "rows dealt at random",
+    "iid": "rows at random",
     "classes": "{classes_each} classes each",
-    "dirichlet": "classes dealt by Dirichlet({alpha:g})",
+    "dirichlet": "classes by Dirichlet({alpha:g})",
     "lognormal": "unequal numbers of rows",
     "powerlaw": "unequal numbers of rows",
     "pairs": "two classes each",
@@ -21,7 +21,7 @@ GROUPS = {"permute": "labels permuted", "rotate": "images rotated"}
 
 
 def describe_differences(experiment: Experiment) -> str:
-    """As in "rows dealt at random, labels permuted in 4 groups"."""
+    """As in "rows at random, labels permuted in 4 groups"."""
     data: dict[str, Any] = dict(experiment.dataset)
     name = resolve_names(experiment)["partition"]
     known = options_of("partition", name) if name in REGISTRIES["partition"] else {}

@@ -132,7 +132,7 @@ def answer_lines(evidence: Evidence) -> list[str]:
     informed = find_informed(evidence.comparison)
     if informed:
         listed = ", ".join(f"{name} {what}" for name, what in informed.items())
-        said.append(f"Told what no federation knows of itself: {listed}.")
+        said.append(f"Given what no federation knows of itself: {listed}.")
     return said if found else [*said, *evidence.comparison.remarks()]
 
 

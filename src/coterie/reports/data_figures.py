@@ -16,7 +16,7 @@ def build_data_figures(evidence: Evidence) -> list[Figure]:
     }
     rows = {part: held for part, held in rows.items() if held.any()}
     series, title = build_client_dots(evidence, rows, largest_first=True)
-    seed = "" if evidence.fixed_split else f" Seed {evidence.seeds[0]}."
+    seed = "" if evidence.fixed_partition else f" Seed {evidence.seeds[0]}."
     note = f"Rows that each client holds, the largest first.{seed}"
     made = [Figure("sizes", "Rows of the clients", note, "dots", title, "rows", series)]
     counted = evidence.counts()

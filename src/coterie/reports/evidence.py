@@ -16,11 +16,15 @@ import pyarrow.parquet as pq
 from coterie.analysis.nan_math import nan_mean
 from coterie.analysis.scores import Score
 from coterie.core.quantities import LoggedQuantity, from_json
+from coterie.results.about import CHECKSUMS
 from coterie.results.comparison import Comparison, MethodRow
+from coterie.results.data_files import find_damaged
+from coterie.results.false_accepts import SCORES
 from coterie.results.folder import SPLIT
 from coterie.results.metric_table import DIVERGED, EVERYONE, LEFT_OUT
 from coterie.results.run import Run
 
+SIDE_FILES = (SPLIT, SCORES)  # what a report reads beside the table of a run
 Key = tuple[str, str, str]  # view, part, metric
 
 
@@ -74,6 +78,13 @@ class RunRecord:
         return replace(
             self.run, table=self.run.table.filter(own | (pc.field("client") == EVERYONE))
         )
+
+    @cached_property
+    def damage(self) -> list[str]:
+        """The files beside the table that are missing or not as they were written."""
+        known = self.run.about.get(CHECKSUMS, {})
+        there = [name for name in SIDE_FILES if name in known]
+        return [name for name in there if find_damaged(self.run.folder, {name: known[name]})]
 
     @property
     def clients(self) -> int:
@@ -179,8 +190,8 @@ class Evidence:
         return "%" if self.judged.share else ""
 
     @cached_property
-    def fixed_split(self) -> bool:
-        return len({r.run.about["data"] for records in self.records.values() for r in records}) == 1
+    def fixed_partition(self) -> bool:
+        return self.comparison.fixed_partition
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -204,14 +215,14 @@ class Evidence:
         return np.stack([r.last(self.first.measure, part, view) for r in self.records[name]])
 
     def clientwise(self, name: str, view: str = "personal") -> np.ndarray:
-        """[N] the mean over seeds where they share a split, else the first seed's values."""
+        """[N] means over seeds that have the same clients, else the first seed's values."""
         block = self.client_values(name, view=view)
-        return nan_mean(block, 0) if self.fixed_split else block[0]
+        return nan_mean(block, 0) if self.fixed_partition else block[0]
 
     def counts(self) -> tuple[list[int], np.ndarray] | None:
         """(labels [K], rows [N, K]) of the first seed, all parts together; None where unknown."""
         path = self.first.folder / SPLIT
-        if not path.is_file():
+        if not path.is_file() or SPLIT in next(iter(self.records.values()))[0].damage:
             return None
         try:
             table = pq.read_table(path, columns=["client", "label", "rows"])

@@ -69,8 +69,8 @@ def describe_shown_clients(evidence: Evidence) -> str:
     first, count = evidence.seeds[0], len(evidence.seeds)
     if count == 1:
         return f"Seed {first}."
-    if evidence.fixed_split:
-        return f"Means over {count} seeds, which share one split."
+    if evidence.fixed_partition:
+        return f"Means over {count} seeds, which have the same clients."
     return (
         f"Seed {first} alone, as each seed partitions the data anew and client 1 of one is not "
         "client 1 of another."

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.analysis.density import density
 from coterie.analysis.gains import improvement, qoi, qoi_global
-from coterie.analysis.nan_math import drop_nan
+from coterie.analysis.nan_math import drop_nan, nan_mean
 from coterie.core.task import find_task
 from coterie.reports.evidence import Evidence
 from coterie.reports.figures import Figure, Series
@@ -41,6 +41,8 @@ def gain_unit(evidence: Evidence) -> str:
 def build_gain_density(evidence: Evidence) -> Figure | None:
     """Who gains and who loses."""
     found, over = compute_gains(evidence)
+    if evidence.fixed_partition:
+        found = {name: nan_mean(q, 0) for name, q in found.items()}
     found = {name: q for name, q in found.items() if len(drop_nan(q))}
     if not found:
         return None
@@ -54,7 +56,10 @@ def build_gain_density(evidence: Evidence) -> Figure | None:
         series.append(
             Series(name, grid.tolist(), density(q, grid).tolist(), text=[text] * DENSITY_POINTS)
         )
-    seeds = "" if len(evidence.seeds) == 1 else " All seeds together."
+    averaged = (
+        "Seeds are averaged for each client" if evidence.fixed_partition else "All seeds together"
+    )
+    seeds = "" if len(evidence.seeds) == 1 else f" {averaged}."
     note = (
         f"How the clients' gains over {over} are spread: right of 0 are clients the method "
         f"serves better.{seeds}"

@@ -14,7 +14,9 @@ from coterie.comparison.plan import FILE, read_plan
 from coterie.core.errors import BadInput
 from coterie.core.version import __version__
 from coterie.reports.evidence import Evidence, RunRecord, split_columns
-from coterie.results.folder import ABOUT, CONFIG, read_about
+from coterie.results.about import CHECKSUMS
+from coterie.results.data_files import find_damaged
+from coterie.results.folder import ABOUT, CONFIG, METRICS, read_about
 from coterie.results.run import load_run
 
 # of run.json
@@ -129,6 +131,9 @@ def _read_record(folder: Path) -> RunRecord:
             raise BadInput(
                 f"{folder / ABOUT} lacks {', '.join(lacks)}: it is damaged or of another version"
             )
+        known = run.about.get(CHECKSUMS, {})
+        if damage := find_damaged(folder, {k: v for k, v in known.items() if k == METRICS}):
+            raise BadInput(f"{damage}: restore it from a copy, or run again")
         record = RunRecord(run, split_columns(run.table))
         _ = record.describes  # a declaration that cannot be read is said now
         found = record.last(run.measure, run.part, "personal")
@@ -234,7 +239,10 @@ def _describe_run(name: str, record: RunRecord, records: Mapping[str, list[RunRe
     usual = Counter(
         r.run.experiment.schedule.rounds for runs in records.values() for r in runs
     ).most_common(1)[0][0]
-    said = []
+    said = [
+        f"lacks {file}, which is damaged or gone: restore it from a copy, or run again"
+        for file in record.damage
+    ]
     if not record.finished:
         said.append(
             f"is not finished: shown as it stood at round {record.round:,} of {schedule.rounds:,}"

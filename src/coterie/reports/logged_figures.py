@@ -135,7 +135,7 @@ def _final_figures(evidence: Evidence, name: str, note: LoggedQuantity, runs: Ru
     values = {}
     for method, records in runs.items():
         block = scale_of(note) * np.stack([latest_values(record, name) for record in records])
-        values[method] = nan_mean(block, 0) if evidence.fixed_split else block[0]
+        values[method] = nan_mean(block, 0) if evidence.fixed_partition else block[0]
     values = {method: v for method, v in values.items() if len(drop_nan(v))}
     if not values:
         return []

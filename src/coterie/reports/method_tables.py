@@ -17,7 +17,7 @@ from coterie.reports.rank_tables import build_rank_tables
 from coterie.reports.report_table import ReportTable, TableColumn, measure_column, points_column
 from coterie.reports.tuning_tables import build_tuning_tables
 from coterie.results.costs import SYSTEMS, costs_of, simulated_time
-from coterie.results.false_accepts import relative_false_accepts
+from coterie.results.false_accepts import SCORES, relative_false_accepts
 from coterie.results.metric_table import best_round
 
 VIEWS = {"personal": "the client's own model", "global": "the model that all clients share"}
@@ -242,7 +242,9 @@ def build_accepts_table(evidence: Evidence) -> ReportTable | None:
     rows = []
     for name in (n for n in evidence.methods if n != "fedavg" and "fedavg" in evidence.records):
         try:
-            pairs = zip(evidence.records[name], evidence.records["fedavg"], strict=True)
+            pairs = list(zip(evidence.records[name], evidence.records["fedavg"], strict=True))
+            if any(SCORES in record.damage for pair in pairs for record in pair):
+                return None  # a warning says so
             found = [relative_false_accepts(mine.run, base.run) for mine, base in pairs]
         except BadInput:  # no scores, or of one class alone: there is nothing to show
             return None

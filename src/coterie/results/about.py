@@ -21,6 +21,7 @@ KINDS: dict[str, type] = {
     "classes": int,
     "models": list,
 }
+OPTIONS = "options"  # what a resumed run must have as it was begun
 CHECKSUMS = "files"  # {file: checksum} of what is not listed with the models
 CHECKSUM = "checksum"  # of the entries that do
 DECIDES = ("clients", "classes", "labels", "task", "models", "architecture", "input_shape")
@@ -29,6 +30,18 @@ DECIDES = ("clients", "classes", "labels", "task", "models", "architecture", "in
 def checksum_about(known: Mapping[str, Any]) -> str:
     """A checksum of all that run.json says of how rows become answers."""
     return digest_text(json.dumps([known.get(key) for key in (*DECIDES, CHECKSUMS)]))
+
+
+def partition_of(known: Mapping[str, Any]) -> str:
+    """What is equal for runs whose clients have the same rows, whichever of them they test; of a
+    run that does not say, for runs with the same parts.
+    """
+    return str(known.get("partition") or known["data"])
+
+
+def options_of(known: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that run.json or a checkpoint holds; until 0.2 they were called words."""
+    return dict(known.get(OPTIONS) or known.get("words") or {})
 
 
 def check_about(known: Any, path: Path) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.core.errors import BadInput
-from coterie.core.files import read_text, write_text
+from coterie.core.files import digest_text, read_text, write_text
+from coterie.results.about import CHECKSUM
 
 FILE = "later.json"
 
@@ -38,9 +39,15 @@ def read_added(models: Path) -> list[AddedModel]:
     if not path.exists():
         return []
     try:
-        return [AddedModel(**entry) for entry in json.loads(read_text(path))]
-    except (ValueError, TypeError):
-        raise BadInput(f"{path} is damaged: restore it from a copy") from None
+        known = json.loads(read_text(path))
+        entries = known if isinstance(known, list) else known["models"]  # a list until 0.2
+        whole = known is entries or known[CHECKSUM] == _checksum_of(entries)
+        found = [AddedModel(**entry) for entry in entries]
+    except (ValueError, TypeError, KeyError):
+        whole = False
+    if not whole:
+        raise BadInput(f"{path} is damaged (it is not as it was written): restore it from a copy")
+    return found
 
 
 def append_added(models: Path, entry: AddedModel) -> None:
@@ -48,7 +55,13 @@ def append_added(models: Path, entry: AddedModel) -> None:
     known = read_added(models)
     if any((e.client, e.version) == (entry.client, entry.version) for e in known):
         raise BadInput(f"{models / FILE} has version {entry.version} of '{entry.client}' already")
-    write_text(models / FILE, json.dumps([e._asdict() for e in [*known, entry]], indent=1))
+    entries = [e._asdict() for e in [*known, entry]]
+    content = {CHECKSUM: _checksum_of(entries), "models": entries}
+    write_text(models / FILE, json.dumps(content, indent=1))
+
+
+def _checksum_of(entries: list[dict[str, Any]]) -> str:
+    return digest_text(json.dumps(entries))
 
 
 def select_newest(entries: Sequence[AddedModel]) -> dict[str, AddedModel]:

@@ -27,8 +27,8 @@ from coterie.analysis.significance import (
 from coterie.core.errors import BadInput, suggest_name
 from coterie.core.files import check_regular_file, path_exists, read_text, write_text
 from coterie.core.html import format_html_table, format_paragraph
+from coterie.results.about import partition_of
 from coterie.results.costs import rounds_to_reach
-from coterie.results.folder import read_about
 from coterie.results.frames import as_pandas
 from coterie.results.guard_summary import format_guard
 from coterie.results.metric_table import best_round, curve_of, total_of, values_of
@@ -131,9 +131,10 @@ class Comparison:
             raise BadInput(f"{method} has no view '{view}': it has {', '.join(known)}")
 
     @property
-    def fixed_split(self) -> bool:
-        """Whether every seed gave the same rows to the same clients."""
-        return len({read_about(run.folder)["data"] for run in next(iter(self.runs.values()))}) == 1
+    def fixed_partition(self) -> bool:
+        """Whether every seed gave the same rows to the same clients, whichever of them it tests."""
+        runs = [run for each in self.runs.values() for run in each]
+        return len({(partition_of(run.about), *run.about["clients"]) for run in runs}) == 1
 
     @cached_property
     def answer(self) -> Answer | None:
@@ -161,7 +162,7 @@ class Comparison:
             test,
             votes,
             spent,
-            self.fixed_split,
+            self.fixed_partition,
             self.measure,
             mean_of([nan if run.floor is None else run.floor for run in self._first_runs]),
             self.first.knows_nothing,
@@ -262,7 +263,8 @@ class Comparison:
         classes, of minus the loss.
         """
         return build_rank_table(
-            {name: self._sign * self.client_values(name) for name in self.runs}, self.fixed_split
+            {name: self._sign * self.client_values(name) for name in self.runs},
+            self.fixed_partition,
         )
 
     def scores(self) -> dict[str, dict[str, float]]:
@@ -301,7 +303,7 @@ class Comparison:
         return paired_difference(
             self._sign * self.client_values(method),
             self._sign * self.client_values(other),
-            self.fixed_split,
+            self.fixed_partition,
         )
 
     def newcomers(self, rows: int | None = None) -> dict[str, list[NewcomerRow]]:

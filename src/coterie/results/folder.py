@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +29,7 @@ from coterie.core.quantities import LoggedQuantity, to_json
 from coterie.core.version import __version__
 from coterie.data.client_rows import counts_of
 from coterie.data.federation import PARTS, Federation, checksum_of, count_labels, part_of
+from coterie.data.newcomers import digest_partition
 from coterie.experiment.config import Experiment
 from coterie.experiment.stored import read_stored_experiment
 from coterie.experiment.toml import to_toml
@@ -33,6 +37,9 @@ from coterie.results.about import CHECKSUM, check_about, checksum_about
 
 CONFIG, ABOUT, METRICS, SPLIT = "config.toml", "run.json", "metrics.parquet", "split.parquet"
 MAX_NAMED = 6  # named in a line
+RUNS = Path("runs")  # where runs lie unless somebody says otherwise
+UNSAFE = re.compile(r"[\x00-\x1f/\\:]")  # in no name of a folder
+MAX_FOLDER_NAME = 100  # letters
 LIBRARIES = ("torch", "numpy", "scikit-learn", "scipy", "pyarrow", "safetensors")
 
 
@@ -110,6 +117,7 @@ def write_about(
         "status": status,
         **describe_environment(),
         "data": checksum_of(federation),
+        "partition": digest_partition(federation),
         "clients": federation.names,
         "rows": {part: counts_of(part_of(federation, part)).tolist() for part in PARTS},
         "groups": np.asarray(federation.groups).tolist(),
@@ -157,14 +165,46 @@ def _version_of(name: str) -> str:
         return "absent"
 
 
-def name_run_folder(base: Path, name: str) -> Path:
+@contextmanager
+def make_run_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """The folder `out`; without one a new folder in runs/ that says what and when, made at once so
+    that no other process takes it, and removed where nothing was written.
+    """
+    if out is not None:
+        yield out
+        return
+    first = name_run_folder(RUNS, name)
+    new = not RUNS.exists()
+    with catch_write_errors(first):
+        folder = next(path for path in _number_paths(first) if _is_made(path))
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):  # there is something in it
+            folder.rmdir()
+            if new:
+                RUNS.rmdir()
+
+
+def _is_made(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+def name_run_folder(base: Path, name: str, taken: Callable[[Path], bool] = Path.exists) -> Path:
     """An unused folder name that says what and when."""
-    return find_unused(base / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
+    plain = UNSAFE.sub("_", name)[:MAX_FOLDER_NAME]
+    return find_unused(base / f"{time.strftime('%Y%m%d-%H%M%S')}-{plain}", taken)
 
 
-def find_unused(first: Path) -> Path:
+def find_unused(first: Path, taken: Callable[[Path], bool] = Path.exists) -> Path:
     """The folder itself where there is none of its name, else the first free number after it."""
-    folder, k = first, 2
-    while folder.exists():
-        folder, k = first.with_name(f"{first.name}-{k}"), k + 1
-    return folder
+    return next(path for path in _number_paths(first) if not taken(path))
+
+
+def _number_paths(first: Path) -> Iterator[Path]:
+    yield first
+    yield from (first.with_name(f"{first.name}-{k}") for k in itertools.count(2))

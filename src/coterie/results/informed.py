@@ -1,4 +1,4 @@
-"""Methods of a comparison that were told what no federation knows of itself."""
+"""Methods of a comparison that were given what no federation knows of itself."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from coterie.analysis.scores import Score
 from coterie.analysis.significance import mean_interval
+from coterie.results.about import partition_of
 from coterie.results.metric_table import values_of
 
 PART = "newcomers"  # of the table; "newcomers:5" with five training rows each
@@ -72,10 +73,10 @@ class NewcomerResults(NamedTuple):
 
 def pool_seeds(runs: Sequence[NewcomerResults], way: str, size: int | None = None) -> np.ndarray:
     """[newcomers] the same over seeds: a newcomer that several seeds have counts once, with its
-    mean, where all of them have the same data.
+    mean, where all of them have the same partition.
     """
     found = [(run, run.values(way, size)) for run in runs]
-    if len({run.about["data"] for run in runs}) > 1 or len(runs) == 1:
+    if len({partition_of(run.about) for run in runs}) > 1 or len(runs) == 1:
         return np.concatenate([mine for _, mine in found])
     by_name: dict[str, list[float]] = {}
     for run, mine in found:

@@ -34,7 +34,7 @@ from coterie.engines.settings import ExecutionSettings, text_of
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.experiment.own_code import changed_plugins, check_code, plugins_of
-from coterie.results.about import CHECKSUMS
+from coterie.results.about import CHECKSUMS, OPTIONS, options_of
 from coterie.results.data_files import ROWS as ROW_PARTS
 from coterie.results.data_files import checksums_of, write_inputs
 from coterie.results.data_files import find_damaged as find_damaged_file
@@ -157,7 +157,7 @@ def resume(
     """
     experiment, state = read_experiment(folder), read_status(folder)
     if state == "finished" and not allow_change:
-        began = read_about(folder).get("words")
+        began = options_of(read_about(folder))
         if began:
             check_unchanged(changes_of(experiment, began), folder, CONFIG)
         damage = find_damage(folder)
@@ -291,9 +291,8 @@ def _read_initial_options(folder: Path, found: FoundCheckpoint | None) -> dict[s
 
 def initial_options_of(folder: Path, tree: Tree | None) -> dict[str, Any]:
     """The options that a run began with: those of its checkpoint, else those of its folder."""
-    if tree and tree.get("words"):
-        return dict(tree["words"])
-    return dict(_read_known(folder).get("words") or identity_of(read_experiment(folder)))
+    began = options_of(tree) if tree else {}
+    return began or options_of(_read_known(folder)) or identity_of(read_experiment(folder))
 
 
 def _report_line(line: str, watch: Watch, loop: Loop) -> None:
@@ -475,7 +474,7 @@ def _write_about(
     folder: Path, loop: Loop, status: str, experiment: Experiment, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     models, architecture = loop.engine.models, loop.engine.architecture
-    more = {"words": identity_of(experiment), **facts}
+    more = {OPTIONS: identity_of(experiment), **facts}
     return write_about(folder, loop.federation, models, architecture, loop.describes, status, more)
 
 
@@ -515,7 +514,7 @@ def write_checkpoint(
         "server": server,
         "states": loop.engine.dump() if base is None else changes,
         "settings": [s.text() for s in loop.engine.settings],
-        "words": dict(settings or {}),
+        OPTIONS: dict(settings or {}),
     }
     return save_checkpoint(folder, loop.done, tree, {MARK: loop.table.write_mark}, base)
 

@@ -55,15 +55,19 @@ class Actions:
         """
         methods = sent.get("methods")
         if methods:
-            experiment, settings = parse_comparison(sent.get("words"), methods)
+            experiment, settings = parse_comparison(sent.get("options"), methods)
             command, what = ["compare", *settings], "compare"
         else:
-            experiment, settings = parse_form(sent.get("words"))
+            experiment, settings = parse_form(sent.get("options"))
             command, what = ["run", *settings], experiment.method
         root = self._check_root()
         with catch_write_errors(root):
             root.mkdir(parents=True, exist_ok=True)
-        folder = name_run_folder(root, f"{what}-{data_name_of(experiment)}")
+
+        def taken(folder: Path) -> bool:
+            return folder.exists() or self.jobs.find(id_of(root, folder)) is not None
+
+        folder = name_run_folder(root, f"{what}-{data_name_of(experiment)}", taken)
         name = id_of(root, folder)
         self.jobs.start(name, folder, [*command, "--out", str(folder)])
         return {"id": name}

@@ -73,7 +73,7 @@ def build_app(
         Route("/start", page_route("start.html")),
         Route("/report", catch_damage(lambda request: get_report(library, reports, request))),
         Route("/api/runs", catch_damage(lambda request: get_runs(desk, request))),
-        Route("/api/words", catch_damage(lambda request: get_options(library, request))),
+        Route("/api/options", catch_damage(lambda request: get_options(library, request))),
         Route(
             "/api/verdict", catch_damage(lambda request: get_verdict(library, verdicts, request))
         ),
@@ -221,7 +221,7 @@ def get_options(library: Library, request: Request) -> Response:
         runs = {
             k: {w: v for w, v in settings.items() if w in differ} for k, settings in runs.items()
         }
-    return json_response({"words": runs, "differ": differ}, request)
+    return json_response({"options": runs, "differ": differ}, request)
 
 
 def get_verdict(library: Library, verdicts: VerdictCache, request: Request) -> Response:

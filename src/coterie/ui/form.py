@@ -79,13 +79,13 @@ def build_form(names: Mapping[str, str]) -> dict[str, Any]:
         "groups": [
             {
                 "title": "Run",
-                "words": [settings[option] for option in FIRST_OPTIONS if option in settings],
+                "options": [settings[option] for option in FIRST_OPTIONS if option in settings],
             },
             {
                 "title": f"Options of {experiment.method}",
-                "words": [settings[option] for option in own],
+                "options": [settings[option] for option in own],
             },
-            {"title": "More options", "words": [settings[option] for option in more]},
+            {"title": "More options", "options": [settings[option] for option in more]},
         ],
     }
 
@@ -105,7 +105,7 @@ def describe_method(method: str) -> dict[str, Any]:
 def describe_option(option: str, kind: Any, default: Any, meaning: str = "") -> dict[str, Any]:
     """One option as a page shows it: its default, what it takes, and its choices if it has few."""
     return {
-        "word": option,
+        "option": option,
         "label": option.rpartition(".")[2].replace("_", " "),
         "default": to_text(default),
         "takes": describe_type(kind),

@@ -72,7 +72,7 @@ def parse_label(settings: Mapping[str, Any]) -> Label:
             )
     tags = settings.get("tags", [])
     if not isinstance(tags, list | tuple) or not all(isinstance(tag, str) for tag in tags):
-        raise BadInput(f"tags = {format_value(tags)}: give a list of words")
+        raise BadInput(f"tags = {format_value(tags)}: give a list of texts")
     found = tuple(dict.fromkeys(" ".join(tag.split()) for tag in tags if tag.strip()))
     if len(found) > MAX_TAGS or any(len(tag) > MAX_TAG_CHARACTERS for tag in found):
         raise BadInput(

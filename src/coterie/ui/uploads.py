@@ -63,7 +63,7 @@ def preview_table(root: Path, asked: Mapping[str, str]) -> dict[str, Any]:
                 change_options(Experiment(method=""), {"dataset": str(path), **settings})
             )
             found |= _describe_table(experiment)
-        found["told"] = [str(one.message) for one in said if one.category is DataWarning]
+        found["remarks"] = [str(one.message) for one in said if one.category is DataWarning]
     except BadInput as problem:
         found["problem"] = str(problem).replace(str(path), path.name)
     return found

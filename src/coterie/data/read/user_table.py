@@ -156,9 +156,18 @@ def _select_features(
 ) -> list[str]:
     """The feature columns, in the order of `like`, because files may order theirs differently."""
     labels = columns.labels(names)
+    roles = {columns.ignore: "client", columns.client: "client", **dict.fromkeys(labels, "label")}
+    roles |= {columns.cut: "cut_column", columns.part: "part_column"}
     for column in columns.drop:
-        if column in (columns.client, *labels):
-            raise BadInput(f"{place}: column '{column}' is client or label: leave it out of drop=")
+        if column in roles:
+            raise BadInput(
+                f"{place}: drop = {column} has no effect, as '{column}' is the {roles[column]}, no "
+                "input anyway: leave it out of --drop"
+            )
+        if column in columns.categories:
+            raise BadInput(
+                f"{place}: column '{column}' is in drop and in categories: leave it out of one"
+            )
     others = (columns.client, *labels, columns.ignore, columns.cut, columns.part, *columns.drop)
     used = [columns.text] if columns.text else columns.features
     used = used or [c for c in names if c not in others and not c.startswith("__index_level_")]

@@ -21,7 +21,7 @@ PREDICTED = "What a federation looks like says a little of which method wins, an
 @click.command(
     context_settings=PASS_THROUGH, short_help="Say which methods to try first on some data."
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--WORD VALUE]...")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--OPTION VALUE]...")
 def advise(arguments: tuple[str, ...]) -> None:
     """Name the arena's best methods that DATA (digits) allow, as a command to compare them.
 

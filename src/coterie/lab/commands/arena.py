@@ -164,7 +164,7 @@ def show_cells(found: Arena, out: Path, federations: tuple[str, ...]) -> None:
             for s in states.values()
         ]
         ground = found.grounds[name]
-        grid.add_row(name, "natural" if ground.natural else "dealt", *settings)
+        grid.add_row(name, "natural" if ground.natural else "artificial", *settings)
     print_table(grid)
     count = len(found.methods)
     print_line(

@@ -17,7 +17,7 @@ from coterie.lab.demos.pictures import draw_story
 from coterie.lab.demos.stories import STORIES, Story, find_story, tell
 from coterie.reports.report import write_report
 from coterie.results.comparison import Comparison
-from coterie.results.folder import name_run_folder
+from coterie.results.folder import make_run_folder
 
 
 @click.command(short_help="One idea per paper in two minutes, with a picture.")
@@ -35,9 +35,11 @@ def demo(name: str | None, out: Path | None, quiet: bool) -> None:
         return
     story = find_story(name)
     plan = plan_of(read_toml(find_config(story.recipe)))
-    folder = out or name_run_folder(Path("runs"), story.recipe)
     print_line(wrap_text(f"{story.paper}: {story.idea}"))
-    with resumable_work(folder, quiet, comparisons.count_runs(plan)) as show:
+    with (
+        make_run_folder(out, story.recipe) as folder,
+        resumable_work(folder, quiet, comparisons.count_runs(plan)) as show,
+    ):
         found = comparisons.compare(plan.experiments, plan.seeds, folder, show)
     show_story(story, found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from coterie.analysis.answer import Claim, claim_of
+from coterie.analysis.answer import Claim, claim_of, count_clients
 from coterie.core.errors import BadInput, format_value, suggest_name
 from coterie.lab.demos import panels
 from coterie.reports.evidence import Evidence
@@ -129,7 +129,7 @@ def judge_claims(story: Story, comparison: Comparison) -> list[Claim]:
         if name in comparison.runs
     }
     return [
-        claim_of(story.method, rival, found, comparison.fixed_split)
+        claim_of(story.method, rival, found, comparison.fixed_partition)
         for rival in story.rivals
         if rival in found
     ]
@@ -140,7 +140,7 @@ def tell(story: Story, comparison: Comparison) -> str:
     measure, claims = comparison.measure, judge_claims(story, comparison)
     over = "; ".join(
         f"{measure.gap(claim.difference)} over {claim.other}, better for {claim.better} and worse "
-        f"for {claim.worse} of {claim.of} clients"
+        f"for {claim.worse} of {count_clients(claim)}"
         for claim in claims
     )
     mean = measure.write(float(comparison.client_values(story.method).mean()))
@@ -156,7 +156,7 @@ def _tell_control(story: Story, comparison: Comparison) -> str:
     if name not in comparison.runs:
         return ""
     found = {m: comparison.client_values(m) for m in (story.method, name)}
-    claim = claim_of(story.method, name, found, comparison.fixed_split)
+    claim = claim_of(story.method, name, found, comparison.fixed_partition)
     sure = "significant" if claim.shown or claim.refuted else "not significant"
     return f" Beside {name}, {why}: {comparison.measure.gap(claim.difference)}, {sure}."
 

@@ -22,7 +22,7 @@ from coterie.experiment.recipes import find_config
 from coterie.lab.papers.learning_curves import merge_curves
 from coterie.lab.papers.paper_tables import PaperTable
 from coterie.lab.papers.reproduction import stored_columns
-from coterie.lab.papers.stored_columns import says_something
+from coterie.lab.papers.stored_columns import options_of, says_something
 from coterie.running.identity import normalize, planned_identity_of
 
 
@@ -45,11 +45,11 @@ def _format_json(file: Mapping[str, Any]) -> str:
 
 def is_older(column: Mapping[str, Any]) -> bool:
     """Whether a recipe has changed since the runs of a stored column were made."""
-    if column["recipe"].endswith(".py") or not all("words" in r for r in _runs(column)):
+    if column["recipe"].endswith(".py") or not all(map(options_of, _runs(column))):
         return False  # of a script, or arithmetic
     plan = plan_of(read_toml(find_config(column["recipe"])))
     return any(
-        m not in plan.experiments or _has_other_options(run["words"], plan, m, column["scale"])
+        m not in plan.experiments or _has_other_options(options_of(run), plan, m, column["scale"])
         for m, runs in column["methods"].items()
         for run in runs
     )
@@ -112,7 +112,7 @@ def _merge_column(old: Any, new: Any) -> Any:
 
 def _is_same_setup(old: Any, new: Any) -> bool:
     """Whether runs are of the same data, split and networks, and train as before."""
-    if not all("words" in run for run in (*_runs(old), *_runs(new))):
+    if not all(map(options_of, (*_runs(old), *_runs(new)))):
         return False
     a, b = (column["methods"] for column in (old, new))
     one, other = (next(runs[0] for runs in methods.values() if runs) for methods in (a, b))
@@ -123,7 +123,7 @@ def _is_same_setup(old: Any, new: Any) -> bool:
 
 def _has_same_options(one: Any, other: Any, sections: Sequence[str]) -> bool:
     """Whether two runs have the same options, of those that both have."""
-    mine, theirs = (rename_tables(run["words"]) for run in (one, other))
+    mine, theirs = (rename_tables(options_of(run)) for run in (one, other))
     pairs = ((mine[section], theirs[section]) for section in sections)
     return all(a[option] == b[option] for a, b in pairs for option in a.keys() & b.keys())
 

@@ -4,11 +4,11 @@ mean of, the options of each method, versions, date and machine; and how it is r
     {"column", "recipe", "scale", "finished", "wanted", "seeds", "about",
      "claims": [[answer, what was said, the claim]],  # of those that only runs can answer
      "methods": {method: [{"seed", "figures": {view: value}, "clients": {view: [...]}, "rows",
-                           "course": {view: value}, "course_clients": {view: [...]}, "words"}]}}
+                           "course": {view: value}, "course_clients": {view: [...]}, "options"}]}}
 
 Files of before have a list of the personal view's clients, no course, and no rows: in an error over
-clients these weigh alike. A script's claims have no
-words but what was said.
+clients these weigh alike. A script's claims have
+nothing but what was said.
 """
 
 from __future__ import annotations
@@ -111,7 +111,12 @@ def _stored_run(run: Run, column: PaperColumn, base: Mapping[int, Run]) -> dict[
         found["course"] = {view: round(c.figure, 4) for view, c in known.items()}
         found["course_clients"] = {view: _list(c.clients) for view, c in known.items()}
     settings = run.experiment.to_dict()
-    return found | {"words": {section: settings[section] for section in SECTIONS}}
+    return found | {"options": {section: settings[section] for section in SECTIONS}}
+
+
+def options_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run in a results file, which were called words before; {} of a script."""
+    return dict(run.get("options") or run.get("words") or {})
 
 
 def _list(clients: np.ndarray) -> list[float | None]:

@@ -144,8 +144,8 @@ async function chooseMetric() {
 const written = (value) => (value === undefined ? "—" : value === true ? "yes" : value === false ? "no" : String(value));
 
 async function readDiff() {
-  const said = await ask("/api/words", asked.map((name) => ["run", name]));
-  const all = [...runs.values()].map((one) => one.run).filter((run) => said.words[run.id]);
+  const said = await ask("/api/options", asked.map((name) => ["run", name]));
+  const all = [...runs.values()].map((one) => one.run).filter((run) => said.options[run.id]);
   const called = names(all);
   const top = element("tr");
   top.append(element("th", "Word"), ...called.map((name) => element("th", name)));
@@ -154,11 +154,11 @@ async function readDiff() {
     const made = element("tr");
     const head = made.appendChild(element("th", word));
     head.scope = "row";
-    made.append(...all.map((run) => element("td", written(said.words[run.id][word]))));
+    made.append(...all.map((run) => element("td", written(said.options[run.id][word]))));
     return made;
   }));
-  const words = new Set(Object.values(said.words).flatMap((w) => Object.keys(w))).size;
-  find("same").textContent = said.differ.length ? `${words - said.differ.length} other options are the same in all of them.` : `All ${words} words are the same.`;
+  const count = new Set(Object.values(said.options).flatMap((w) => Object.keys(w))).size;
+  find("same").textContent = said.differ.length ? `${count - said.differ.length} other options are the same in all of them.` : `All ${count} options are the same.`;
   find("diff").hidden = !said.differ.length;
 }
 

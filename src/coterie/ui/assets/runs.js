@@ -5,11 +5,11 @@ const PAGE = 300; // rows drawn at once
 const KEPT = "coterie-columns";
 const list = {
   runs: [], chosen: new Set(), open: new Set(), key: "changed", up: false, shown: PAGE, tag: {}, write: false,
-  words: {}, differ: [], columns: JSON.parse(localStorage.getItem(KEPT) || "[]"), verdicts: new Map(), asked: "", reading: false,
+  options: {}, differ: [], columns: JSON.parse(localStorage.getItem(KEPT) || "[]"), verdicts: new Map(), asked: "", reading: false,
 };
 const STANDARD = ["method", "seed", "dataset.name"]; // have columns of their own
 
-const wordOf = (run, word) => list.words[run.id]?.[word];
+const wordOf = (run, word) => list.options[run.id]?.[word];
 
 function valueOf(run, key) {
   if (key === "done") return run.rounds ? run.done / run.rounds : 0;
@@ -178,12 +178,12 @@ function sortBy(key) {
   show();
 }
 
-// The words that differ among the runs, as columns to choose and as a filter.
+// The options that differ among the runs, as columns to choose and as a filter.
 async function readWords() {
   const ids = list.runs.map((run) => run.id).join(" ");
   if (ids === list.asked) return;
-  const said = await ask("/api/words");
-  [list.words, list.differ, list.asked] = [said.words, said.differ, ids];
+  const said = await ask("/api/options");
+  [list.options, list.differ, list.asked] = [said.options, said.differ, ids];
   const own = list.differ.filter((word) => !STANDARD.includes(word));
   find("columns").querySelector("div").replaceChildren(...(own.length ? own : [""]).map((word) => {
     if (!word) return element("p", "Runs with other options than the rest give columns.", "quiet");
@@ -200,9 +200,9 @@ async function readWords() {
     return label;
   }));
   list.columns = list.columns.filter((word) => own.includes(word));
-  const kept = find("word").value;
-  find("word").replaceChildren(option("", "any word"), ...list.differ.map((word) => option(word, word)));
-  find("word").value = list.differ.includes(kept) ? kept : "";
+  const kept = find("which").value;
+  find("which").replaceChildren(option("", "any option"), ...list.differ.map((word) => option(word, word)));
+  find("which").value = list.differ.includes(kept) ? kept : "";
   show();
 }
 
@@ -213,15 +213,15 @@ function option(value, text) {
 }
 
 function choices() {
-  const word = find("word").value;
-  const values = [...new Set(Object.values(list.words).map((words) => words[word]).filter((v) => v !== undefined))];
+  const word = find("which").value;
+  const values = [...new Set(Object.values(list.options).map((words) => words[word]).filter((v) => v !== undefined))];
   values.sort((a, b) => String(a).localeCompare(String(b), undefined, { numeric: true }));
   find("value").replaceChildren(option("", "any value"), ...values.map((v) => option(String(v), String(v))));
   find("value").disabled = !word;
 }
 
 function where() {
-  const [word, value] = [find("word").value, find("value").value];
+  const [word, value] = [find("which").value, find("value").value];
   const rest = find("filter").value.replace(new RegExp(`(^|\\s)${word.replaceAll(".", "\\.")}=("[^"]*"|\\S*)`), "").trim();
   const quoted = /\s/.test(value) ? `"${value}"` : value;
   find("filter").value = `${rest}${value ? `${rest ? " " : ""}${word}=${quoted}` : ""}`;
@@ -306,7 +306,7 @@ find("more").addEventListener("click", () => {
 find("csv").addEventListener("click", csv);
 find("filter").addEventListener("input", show);
 find("archived").addEventListener("change", show);
-find("word").addEventListener("change", () => {
+find("which").addEventListener("change", () => {
   choices();
   show();
 });

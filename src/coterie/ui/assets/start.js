@@ -1,8 +1,8 @@
 "use strict";
-// A form made from the options as they are declared; the server refuses a bad word with the terminal's own line.
+// A form made from the options as they are declared; the server refuses a bad option with the terminal's own line.
 
 const NAMES = ["method", "dataset", "partition", "model"];
-const typed = new Map(); // word -> value, kept while the names change
+const typed = new Map(); // option -> value, kept while the names change
 
 function option(value, text) {
   const made = element("option", text);
@@ -16,25 +16,25 @@ function field(one) {
   const made = label.appendChild(element(one.choices.length ? "select" : "input"));
   if (one.choices.length) made.append(option("", one.default ? `${one.default} (default)` : "default"), ...one.choices.filter((c) => c !== one.default).map((c) => option(c, c)));
   else made.placeholder = one.default || "as usual";
-  made.name = one.word;
-  made.value = typed.get(one.word) ?? "";
+  made.name = one.option;
+  made.value = typed.get(one.option) ?? "";
   made.addEventListener("input", () => {
-    typed.set(one.word, made.value);
+    typed.set(one.option, made.value);
     command();
   });
   const told = box.appendChild(element("div"));
-  told.id = `told-${one.word}`;
+  told.id = `told-${one.option}`;
   made.setAttribute("aria-describedby", told.id);
   if (one.meaning) told.append(element("small", one.meaning));
   told.append(element("small", one.takes, "takes"));
-  label.title = one.word;
+  label.title = one.option;
   return box;
 }
 
 const compares = () => find("what").value === "compare";
 const chosen = () => [...find("methods").querySelectorAll("input:checked")].map((box) => box.value);
 
-function words() {
+function filledIn() {
   const given = NAMES.filter((name) => !compares() || name !== "method").map((name) => [name, find(name).value]);
   const fields = [...find("groups").querySelectorAll("[name]")].map((input) => [input.name, input.value]);
   const own = compares() ? fields.filter(([name]) => !name.startsWith("options.")) : fields;
@@ -62,7 +62,7 @@ function switchKind() {
 }
 
 function command() {
-  const { method, ...rest } = words();
+  const { method, ...rest } = filledIn();
   const quote = (text) => (/^[\w.,:=\/@+-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
   find("command").textContent = [compares() ? `coterie compare --methods ${chosen().join(",")}` : "coterie run", ...(method ? [method] : []), ...Object.entries(rest).map(([word, value]) => `--${word} ${quote(value)}`)].join(" ");
 }
@@ -84,13 +84,13 @@ async function fill() {
     find("datasets").replaceChildren(...said.choices.dataset.map((name) => option(name, name)));
     const { when, does, needs, paper } = said.about;
     find("method-told").replaceChildren(...[when && `Use it when: ${when}.`, does, needs.length && `It needs ${needs.join(" and ")} rows.`, paper].filter(Boolean).map((text) => element("p", text)));
-    find("groups").replaceChildren(...said.groups.filter((group) => group.words.length).map((group) => {
+    find("groups").replaceChildren(...said.groups.filter((group) => group.options.length).map((group) => {
       const last = group.title === "More options";
       const box = element(last ? "details" : "fieldset");
       box.appendChild(element(last ? "summary" : "legend", group.title));
-      box.appendChild(element("div", "", "fields")).append(...group.words.map(field));
+      box.appendChild(element("div", "", "fields")).append(...group.options.map(field));
       if (group.title.startsWith("Options of")) box.dataset.own = "";
-      if (last) box.open = group.words.some((one) => typed.get(one.word));
+      if (last) box.open = group.options.some((one) => typed.get(one.option));
       return box;
     }));
     refused("");
@@ -111,7 +111,7 @@ find("form").addEventListener("submit", async (event) => {
   find("go").disabled = true;
   find("go").textContent = "Starting…";
   try {
-    const { id } = await send("/api/start", { words: words(), methods: compares() ? chosen() : null });
+    const { id } = await send("/api/start", { options: filledIn(), methods: compares() ? chosen() : null });
     location.assign(`/run?${new URLSearchParams({ id })}`);
   } catch (problem) {
     refused(problem.message);

@@ -34,7 +34,7 @@ function showTable(said) {
   columnMenu("label", said.columns, said.label ?? table.label);
   [table.path, table.client, table.label] = [said.path, find("client").value, find("label").value];
   if (said.problem) return find("preview").replaceChildren(element("p", said.problem, "trouble"));
-  const told = [`${said.rows.toLocaleString()} rows of ${said.all_clients.toLocaleString()} clients, ${said.inputs} inputs of the model`, ...said.told];
+  const told = [`${said.rows.toLocaleString()} rows of ${said.all_clients.toLocaleString()} clients, ${said.inputs} inputs of the model`, ...said.remarks];
   const wrong = said.wrong.length ? said.wrong.map((line) => element("p", `Look at: ${line}`, "why")) : [element("p", "Nothing looks wrong.", "quiet")];
   const columns = grid(["column", "kind", "missing", "holds", "becomes"], said.described.map((c) => [c.name, c.kind, c.missing ? percent(c.missing) : "", c.holds, c.becomes]));
   const clients = grid(["client", "rows"], said.clients.map((c) => [c.name, String(c.rows)]));
