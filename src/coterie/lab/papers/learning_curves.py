@@ -11,6 +11,7 @@ from typing import Any
 from coterie.lab.papers.claims import Runs
 from coterie.lab.papers.measures import pooled_curve
 from coterie.lab.papers.paper_tables import PaperColumn
+from coterie.lab.papers.stored_columns import options_of
 from coterie.reports.figures import Figure, Series, slugify
 
 Curve = Mapping[str, list[float]]  # {"rounds", "values"}, in percent
@@ -46,7 +47,7 @@ def picture_of(table: str, column: PaperColumn) -> str:
 def longer_than(column: PaperColumn, stored: Mapping[str, Any]) -> list[tuple[str, int, float]]:
     """(row, rounds, best) of methods that ran for longer than the runs that are compared."""
     rounds = {
-        method: runs[0]["words"]["schedule"]["rounds"]
+        method: options_of(runs[0])["schedule"]["rounds"]
         for method, runs in stored["methods"].items()
         if runs
     }
