@@ -334,6 +334,16 @@ def test_whole_runs_replace_shortened_ones_and_not_the_other_way(out, tmp_path):
     assert merge_results(TABLE, whole, short) == whole
 
 
+def test_longer_runs_of_a_few_methods_do_not_replace_those_of_most(out, tmp_path):
+    write_pages([TABLE], out, tmp_path)
+    few = json.loads((tmp_path / "results" / "small-1.json").read_text())
+    most = json.loads(json.dumps(few))
+    most["columns"][0]["scale"] = 0.5
+    few["columns"][0]["finished"] = few["columns"][0]["finished"][:1]
+    assert merge_results(TABLE, most, few) == most
+    assert merge_results(TABLE, few, most) == most
+
+
 @pytest.mark.parametrize(
     ("section", "option"), [("dataset", "num_clients"), ("train", "batch_size")]
 )

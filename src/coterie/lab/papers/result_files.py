@@ -85,15 +85,16 @@ def merge_results(
 
 
 def _merge_column(old: Any, new: Any) -> Any:
-    """Whole runs replace shortened ones; runs of the same recipe and length stand together, unless
-    the recipe has changed its data or its networks.
+    """Longer runs replace shorter ones, unless these are of most methods and the longer are not;
+    runs of the same recipe and length stand together, unless the recipe has changed its data or its
+    networks.
     """
     if not old or not new:
         return old or new
     if (old["recipe"], old["scale"]) != (new["recipe"], new["scale"]) or not _is_same_setup(
         old, new
     ):
-        return new if new["scale"] >= old["scale"] else old
+        return max(new, old, key=lambda column: (_has_most(column), column["scale"]))
     methods = {
         m: _merge_runs(old["methods"].get(m, []), new["methods"].get(m, []), old["about"])
         for m in dict.fromkeys([*old["methods"], *new["methods"]])
@@ -108,6 +109,10 @@ def _merge_column(old: Any, new: Any) -> Any:
         "claims": claims,
         "methods": methods,
     }
+
+
+def _has_most(column: Any) -> bool:
+    return 2 * len(column["finished"]) > column["wanted"]
 
 
 def _is_same_setup(old: Any, new: Any) -> bool:
