@@ -45,6 +45,8 @@ def test_a_partition_is_the_same_whichever_rows_of_its_clients_are_tested():
     found = [digest_partition(one) for one in (first, moved, fewer, *drawn)]
     assert len(set(found)) == 5
     assert digest_partition(first._replace(rows=None)) == ""
+    twice = first._replace(validation=first.test)  # rows in two parts are held once
+    assert digest_partition(twice) == digest_partition(first._replace(validation=first.train))
 
 
 def test_inputs_that_are_read_once_give_the_same_checksum():

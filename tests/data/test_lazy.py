@@ -122,7 +122,22 @@ def test_too_many_rows_to_store_name_the_way_out(monkeypatch):
         build_federation("synthetic", num_clients=5, data_options={"num_clients": 5})
 
 
-def test_rows_that_are_kept_are_made_once(monkeypatch):
+@pytest.mark.parametrize(("clients", "draws"), [(9, "legacy"), (12, "streams")])
+def test_many_clients_have_streams_of_their_own(monkeypatch, tmp_path, clients, draws):
+    monkeypatch.setattr(synthetic, "MOST_LEGACY", 10)
+    settings = {"num_clients": clients, "sizes": "fedprox"}
+    found, wanted = (
+        synthetic.synthetic(tmp_path, **settings, draws=each) for each in ("auto", draws)
+    )
+    assert np.array_equal(found.x, wanted.x)
+    monkeypatch.setattr(synthetic, "MAX_STORED", 0)
+    assert (synthetic.build_generator(**settings) is None) == (draws == "legacy")
+
+
+@pytest.mark.parametrize("made_at_once", [1, 2**23])
+def test_rows_that_are_kept_are_made_once(monkeypatch, made_at_once):
+    monkeypatch.setattr(lazy_rows, "MADE", made_at_once)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     _, made = both(monkeypatch)
     maker, drawn = made.x.maker, []
     usual = maker._make

@@ -5,18 +5,21 @@ all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from coterie.core.device import to_numpy
-from coterie.core.memory import check_memory
+from coterie.core.memory import check_memory, read_memory_limit
 
 CHUNK = 1024  # clients that are made at once where all are needed
-MAX_KEPT = 2**30  # bytes of all rows up to which those that were made are kept
+MADE = 2**23  # bytes of the rows that a thread makes at once
+MAX_KEPT = 1 / 4  # of the memory, which all rows may take if those that were made are kept
 RowArrays = tuple[np.ndarray, np.ndarray]  # inputs [n, ...] and labels [n] of some clients
 
 
@@ -37,6 +40,7 @@ class RowGenerator:
         self._labels: np.ndarray | None = None
         self._whole: tuple[Tensor, Tensor] | None = None
         self._made = np.zeros(len(counts), bool)  # clients whose rows are in it
+        self._each = 0  # bytes of a row
         self._one = Lock()
 
     def whole(self) -> tuple[Tensor, Tensor] | None:
@@ -46,10 +50,12 @@ class RowGenerator:
         if self._whole is None:
             x, y = (rows[:0] for rows in self.of([0]))
             total = int(self.ends[-1])
-            if total * (x.shape[1:].numel() * x.itemsize + y.itemsize) > MAX_KEPT:
+            self._each = x.shape[1:].numel() * x.itemsize + y.itemsize
+            if total * self._each > MAX_KEPT * read_memory_limit():
                 return None
             # the system gives memory when it is first written
-            self._whole = x.new_zeros(total, *x.shape[1:]), y.new_zeros(total, *y.shape[1:])
+            kept = (np.zeros((total, *part.shape[1:]), part.numpy().dtype) for part in (x, y))
+            self._whole = torch.from_numpy(next(kept)), torch.from_numpy(next(kept))
         return self._whole
 
     def make(self, clients: np.ndarray) -> None:
@@ -57,14 +63,22 @@ class RowGenerator:
         assert self._whole is not None
         with self._one:  # several threads may ask
             new = np.unique(clients[~self._made[clients]])
-            for start in range(0, len(new), CHUNK):
-                some = new[start : start + CHUNK]
-                rows, counts = self._make(some.tolist()), self.counts[some]
-                place = np.repeat(self.ends[some] - np.cumsum(counts), counts)
-                place += np.arange(len(place))
-                for kept, made in zip(self._whole, rows, strict=True):
-                    kept.numpy()[place] = made
-                self._made[some] = True
+            before = np.cumsum(self.counts[new]) * self._each // MADE
+            blocks = np.split(new, np.flatnonzero(np.diff(before)) + 1)
+            threads = min(torch.get_num_threads(), len(blocks))
+            # BLAS with threads of its own only waits for them, as the products are small
+            with threadpool_limits(1, "blas"), ThreadPoolExecutor(max(1, threads)) as pool:
+                list(pool.map(self._keep, blocks))
+            self._made[new] = True
+
+    def _keep(self, some: np.ndarray) -> None:
+        """Make the rows of a few clients, and put them in their place."""
+        assert self._whole is not None
+        rows, counts = self._make(some.tolist()), self.counts[some]
+        place = np.repeat(self.ends[some] - np.cumsum(counts), counts)
+        place += np.arange(len(place))
+        for kept, made in zip(self._whole, rows, strict=True):
+            kept.numpy()[place] = made
 
     def of(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Inputs and labels of some clients, one client after another."""

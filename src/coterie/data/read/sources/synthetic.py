@@ -23,6 +23,7 @@ from coterie.data.read.sources.normals import NormalStream
 FEATURES, CLASSES = 60, 10
 SCALE = np.arange(1, FEATURES + 1) ** -0.6  # standard deviations: the variances are j^-1.2
 MAX_STORED = 2**28  # bytes of inputs that are drawn at once
+MOST_LEGACY = 1000  # clients that are drawn in the published order unless asked for
 AHEAD = 4  # clients whose rows are finished in other threads while the next are drawn
 SIZE_FACTORS = {"fedprox": 1, "pfedme": 5}  # n_i = (floor(LogNormal(4, 2)) + 50) * times
 
@@ -42,7 +43,7 @@ def synthetic(
     num_clients: PositiveInt = 100,
     seed: int = 0,
     sizes: str = "pfedme",
-    draws: str = "legacy",
+    draws: str = "auto",
     rows_each: NonNegativeInt = 0,
 ) -> Dataset:
     """FedProx's Synthetic(alpha, beta): 60 features, 10 classes, a labelling rule per client.
@@ -56,11 +57,11 @@ def synthetic(
     sizes: "fedprox" gives client i floor(LogNormal(4, 2)) + 50 rows, "pfedme" five times as many.
     draws: "legacy" repeats the published order of draws from one numpy RandomState; "streams" gives
         every client a stream of its own, so that client i is the same however many there are, and
-        many clients are generated when they are needed.
+        many clients are generated when they are needed; "auto" is legacy up to 1,000 clients.
     rows_each: rows of every client; 0: by sizes.
     """
     _check_options(alpha, beta, num_clients, sizes, draws)
-    if draws == "legacy":
+    if _is_legacy(draws, num_clients):
         got = draw_legacy(alpha, beta, num_clients, seed, SIZE_FACTORS[sizes], rows_each)
     else:
         got = draw_streams(alpha, beta, _sizes_of(num_clients, seed, sizes, rows_each), seed)
@@ -80,14 +81,14 @@ def build_generator(
     num_clients: int = 100,
     seed: int = 0,
     sizes: str = "pfedme",
-    draws: str = "legacy",
+    draws: str = "auto",
     rows_each: int = 0,
 ) -> RowGenerator | None:
     """The same rows, made when they are asked for; None where they are few, or cannot be drawn
     client by client.
     """
     _check_options(alpha, beta, num_clients, sizes, draws)
-    if draws == "legacy":
+    if _is_legacy(draws, num_clients):
         return None
     n = _sizes_of(num_clients, seed, sizes, rows_each)
     if n.sum() * FEATURES * 4 <= MAX_STORED:
@@ -113,6 +114,11 @@ def _check_options(alpha: float, beta: float, clients: int, sizes: str, draws: s
     for word, value, valid in (("sizes", sizes, SIZE_FACTORS), ("draws", draws, DRAWS)):
         if value not in valid:
             raise BadInput(f"synthetic: {word} = '{value}' is unknown{suggest_name(value, valid)}")
+
+
+def _is_legacy(draws: str, clients: int) -> bool:
+    """Whether rows are drawn in the published order; no published data have more clients."""
+    return draws == "legacy" or (draws == "auto" and clients <= MOST_LEGACY)
 
 
 def _sizes_of(clients: int, seed: int, sizes: str, rows_each: int) -> np.ndarray:
@@ -190,7 +196,7 @@ def draw_sizes(clients: int, seed: int, times: int) -> np.ndarray:
     return (np.fromiter(sizes, float, clients).astype(np.int64) + 50) * times
 
 
-DRAWS = ("legacy", "streams")
+DRAWS = ("auto", "legacy", "streams")
 
 
 def allocate_rows(n: np.ndarray) -> SyntheticRows:
