@@ -150,7 +150,7 @@ def _read_csv(source: Path | io.BytesIO, separator: str, text: dict[str, Any]) -
         if not any(frame[n].head(FIRST_ROWS).is_null().all() for n in open_texts):
             return frame
         del frame
-    except pl.exceptions.ComputeError:
+    except pl.exceptions.PolarsError:
         pass
     if isinstance(source, io.BytesIO):
         source.seek(0)
