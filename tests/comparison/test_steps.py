@@ -106,6 +106,12 @@ def test_a_table_of_many_rows_has_a_wider_network():
     assert dense_for(10**7) == "dnn:hidden=512"
 
 
+def test_the_network_that_is_tried_is_none_that_many_clients_have_no_room_for():
+    assert dense_for(10**6, 50 * 73) == "dnn:hidden=512"
+    assert dense_for(10**6, 3000 * 73) == "dnn:hidden=256"
+    assert dense_for(10**6, 5000 * 73) == "dnn"
+
+
 # What is searched
 
 

@@ -8,6 +8,7 @@ import pytest
 from coterie.core.errors import BadInput
 from coterie.data.prepare.inputs import InputBuilder
 from coterie.data.prepare.preparation import fit_preparation
+from coterie.data.read import table_files
 from coterie.data.read.columns import (
     DATE,
     NUMBER,
@@ -100,3 +101,53 @@ def test_the_same_moment_has_the_same_value_in_training_and_later(tmp_path):
         assert kinds == [NUMBER, DATE]
         known = [Column(c.name, c.kind, form=c.form) for c in trained.columns]
         assert read_known_columns(texts, known, place).x.tolist() == trained.x.tolist()
+
+
+LATE = {  # {what every row has: what the last one has}
+    "7": "1.5",
+    "8": "eight",
+    "": "3",
+    "2024-01-02": "soon",
+    "2024-01-03": "2024-01-04 10:30",
+    "true": "perhaps",
+    "0.5": "",
+    "red": "4",
+}
+
+
+@pytest.mark.parametrize("late", [None, *LATE])
+def test_types_are_those_of_all_rows_though_the_first_ones_are_asked(late, tmp_path, monkeypatch):
+    rows = 40
+    monkeypatch.setattr(table_files, "FIRST_ROWS", 10)
+    cells = [[usual] * (rows - 1) + [LATE[usual] if usual == late else usual] for usual in LATE]
+    lines = [",".join(f"c{k}" for k in range(len(LATE))), *map(",".join, zip(*cells, strict=True))]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(lines) + "\n")
+    asked = []
+
+    def read(source, infer_schema_length, **more):
+        asked.append(infer_schema_length)
+        return read_csv(source, infer_schema_length=infer_schema_length, **more)
+
+    read_csv = pl.read_csv
+    whole = read_csv(path, infer_schema_length=None, try_parse_dates=True)
+    monkeypatch.setattr(pl, "read_csv", read)
+    frame = open_table(path, [], "").frame
+    assert asked[0] == 10
+    assert frame.schema == whole.schema
+    assert frame.equals(whole)
+
+
+def test_a_table_whose_types_the_first_rows_tell_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "FIRST_ROWS", 10)
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,day\n" + "1,x,2024-01-02\n" * 40)
+    asked, read_csv = [], pl.read_csv
+
+    def read(source, **more):
+        asked.append(more["infer_schema_length"])
+        return read_csv(source, **more)
+
+    monkeypatch.setattr(pl, "read_csv", read)
+    open_table(path, [], "")
+    assert asked == [10]

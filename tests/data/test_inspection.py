@@ -46,6 +46,10 @@ CODES = np.array([ord(label) for label in LABELS])
         ({"gone": [None] * ROWS}, "columns without any cell: 'gone'"),
         ({"key": np.arange(ROWS)}, "look like an id (leave them out with --drop): 'key'"),
         ({"key": [f"k{i}" for i in range(ROWS)]}, "look like an id"),
+        (
+            {"far": np.exp(6 * np.random.default_rng(2).normal(size=ROWS))},
+            "interquartile ranges from the median, which move every model (take logarithms?): '",
+        ),
         ({"big": 2**60 + np.arange(ROWS) // 2}, "beyond 2^53"),
         ({"leak": [f"code {v}" for v in LABELS]}, "give the label away (known before it?): 'leak'"),
         ({"leak": CODES + np.random.default_rng(1).normal(0, 0.01, ROWS)}, "label away"),

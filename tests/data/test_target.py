@@ -33,6 +33,15 @@ FRACTION = np.random.default_rng(2).normal(60, 12, ROWS)
 TEXT = np.array(["well", "sick", "dead"])[np.arange(ROWS) % 3]
 
 
+def test_a_label_with_a_far_outlier_is_offered_the_task_that_outliers_move_little():
+    far = np.where(np.arange(ROWS) % 9 == 0, 1e9, FRACTION)
+    with pytest.warns(DataWarning, match=r"its farthest lies [\d,]+ interq.*: --task huber"):
+        made(far)
+    with pytest.warns(DataWarning) as said:
+        made(FRACTION)
+    assert not any("huber" in str(line.message) for line in said)
+
+
 @pytest.mark.parametrize(
     ("values", "task", "said"),
     [

@@ -21,7 +21,7 @@ from coterie.running.execute import execute, resume
 from coterie.serving.batching import ServedRun
 from coterie.serving.request_rows import CSV
 from helpers.runs import Stopped, experiment, results, stop_at
-from helpers.serving import people_run
+from helpers.serving import people_run, write_people
 
 
 def files_of(folder):
@@ -187,7 +187,8 @@ def test_shared_models_are_copied_loaded_served_and_added_to(tmp_path):
         model = coterie.load(folder, client)
         assert model.card["client"] == client
         assert np.array_equal(answer.predictions, model.predict(rows))
-    coterie.update(folder, frame.filter(site="site-2").drop("site"), "site-2")
+    later = pl.read_csv(write_people(tmp_path / "later.csv", seed=1), infer_schema=False)
+    coterie.update(folder, later.filter(site="site-2").drop("site"), "site-2", force=True)
     coterie.personalize(folder, frame.filter(site="site-1").drop("site"), "north")
     assert files_of(folder) == [*names(0), "later-00000.safetensors", "later-00001.safetensors"]
     old, new = (coterie.load(folder, client) for client in ("site-1", "site-2"))

@@ -10,12 +10,13 @@ import torch
 import coterie
 from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import Diverged
+from coterie.core.method import Train
 from coterie.core.point import Point
 from coterie.engines.finite import find_non_finite
 from coterie.results.folder import read_status
 from coterie.results.run import load_run
 from coterie.running.assembly import assemble, load_federation, open_loop
-from coterie.running.divergence import measure_majority
+from coterie.running.divergence import failure_of, measure_majority, report_unmeasurable
 from coterie.running.execute import execute, resume
 from helpers.federations import tiny
 from helpers.runs import FAST, Stopped, experiment, results, stop_at, wild
@@ -134,6 +135,18 @@ def test_a_personal_model_that_cannot_be_measured_is_told(tmp_path):
     assert len(said) == 1  # four rounds, one line
     assert "client 3 is not finite" in said[0]
     assert run.diverged_clients == [3]
+
+
+def test_a_row_far_out_that_training_never_saw_is_told_and_not_the_rate():
+    federation = tiny()
+    train = Train(lr=0.1)
+    line = report_unmeasurable(3, [1], federation, train)
+    assert "train.lr = 0.1 is likely too high; lower --lr" in line
+    x = federation.x.clone()
+    x[int(federation.test[1][0])] = 5000.0
+    line = report_unmeasurable(3, [1], federation._replace(x=x), train)
+    assert "the data of 1 reach 5e+03; scale the data, or mend what lies far out" in line
+    assert "lower --lr" in failure_of(3, [1], 4, federation._replace(x=x), train).line()
 
 
 def test_guessing_is_the_share_of_each_clients_most_frequent_training_class():

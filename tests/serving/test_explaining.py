@@ -8,8 +8,11 @@ from click.testing import CliRunner
 import coterie
 from coterie.cli.main import cli
 from coterie.core.errors import BadInput
+from coterie.reports.explained_figures import build_explained_figures
+from coterie.reports.gather import gather_evidence
 from coterie.results.sureness import SURENESS
 from coterie.serving.app import build_app
+from coterie.serving.explaining import describe_sureness, explain_columns
 from coterie.serving.model_files import export_model
 from coterie.serving.onnx_files import OnnxWriter, build_feeds, synthesize_rows
 from coterie.serving.request_rows import CSV
@@ -212,3 +215,14 @@ def test_a_client_with_one_test_row_is_explained_without_numbers_that_are_none(t
     assert "importance of columns: s1; 1 test row\n" in said
     assert "there is none" in said
     assert "nan" not in said
+
+
+def test_a_report_says_calibration_and_coverage_once_they_are_measured(tmp_path):
+    run = trained(tmp_path / "run", write_table(tmp_path / "t.csv"))
+    explain_columns(run.folder)  # as a comparison does: nothing of it
+    (figure,) = build_explained_figures(gather_evidence([run.folder]))
+    assert "hold the truth" not in figure.note
+    lines = describe_sureness(coterie.explain(run))
+    assert lines[0].startswith("Calibration: the gap")
+    (figure,) = build_explained_figures(gather_evidence([run.folder]))
+    assert figure.note.endswith(" ".join(lines))

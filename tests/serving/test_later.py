@@ -15,12 +15,19 @@ from coterie.analysis.drift import loss_drift, share_drift
 from coterie.core.checkpoint import load_checkpoint
 from coterie.core.errors import BadInput
 from coterie.core.tree import load_tree
+from coterie.data.messages import DataWarning, silence
+from coterie.results.folder import read_experiment
 from coterie.results.models import find_free_file, load_model
 from coterie.results.personal_models import Models
 from coterie.serving import updating
 from coterie.serving.batching import ServedRun
 from coterie.serving.cards import render_markdown
-from coterie.serving.labelled_rows import _read_classes
+from coterie.serving.labelled_rows import (
+    _read_classes,
+    load_labelled_rows,
+    load_trained_rows,
+    own_rows_of,
+)
 from coterie.serving.personalizing import personalize
 from coterie.serving.request_rows import CSV
 from coterie.serving.updating import update
@@ -213,6 +220,33 @@ def test_without_the_data_of_training_old_rows_are_not_measured_and_why_is_told(
     found = update(made.folder, rows, "site-1", force=True)
     assert found.old_before is None
     assert "there is no file or folder" in found.unmeasured
+
+
+def test_rows_of_the_run_are_no_new_ones_and_copies_stay_in_one_part(run, tmp_path):
+    """A file of all rows until today: else the model would train on its old test rows, and be
+    tested on rows that it has trained on.
+    """
+    folder = Path(shutil.copytree(run.folder, tmp_path / "copy"))
+    whole = pl.read_csv(run.folder.parent / "people.csv", infer_schema=False)
+    old = whole.filter(pl.col("site") == "site-1").drop("site")
+    new = rows_of(tmp_path, 1, seed=11)
+    models, experiment = Models(folder), read_experiment(folder)
+    with silence():
+        known = own_rows_of(load_trained_rows(folder, experiment), 1)
+    with pytest.warns(DataWarning, match="40 of 120 rows are rows of the run already: left out"):
+        found = load_labelled_rows(models, experiment, pl.concat([old, new]), "site-1", known)
+    alone = load_labelled_rows(models, experiment, new, "site-1")
+    assert (found.x == alone.x).all()
+    assert found.counts == alone.counts
+    with pytest.raises(BadInput, match="the run has all its rows already; give new ones"):
+        update(folder, old, "site-1")
+    twice = load_labelled_rows(models, experiment, pl.concat([new, new.head(30)]), "site-1", known)
+    places = {}
+    for part, rows in twice.parts.items():
+        for row in rows.tolist():
+            places.setdefault(row % len(new), set()).add(part)
+    assert len(places) == len(new)
+    assert all(len(parts) == 1 for parts in places.values())
 
 
 def test_a_file_that_a_stopped_process_left_is_in_nobodys_way(run, tmp_path):

@@ -9,7 +9,6 @@ import numpy as np
 from rich import box
 from rich.table import Table as Grid
 
-from coterie.analysis.calibration import calibration_gap
 from coterie.analysis.nan_math import mean_of
 from coterie.analysis.scores import find_score
 from coterie.cli.plugin_option import PLUGIN
@@ -17,7 +16,7 @@ from coterie.cli.printing import print_line, print_table
 from coterie.cli.show import wrap_text
 from coterie.core.errors import BadInput
 from coterie.results.personal_models import Models
-from coterie.serving.explaining import Dependence, Explained, coverage
+from coterie.serving.explaining import Dependence, Explained, count_test_rows, describe_sureness
 from coterie.serving.explaining import explain as explain_run
 
 SUFFIXES = (".png", ".svg")
@@ -82,16 +81,12 @@ def _print_importance(found: Explained) -> None:
         ends = f"{score.text(min(known))} to {score.text(max(known))}" if known else "-"
         mean = score.text(means[name]) if known else "-"
         grid.add_row(name, mean, *([ends] if several else []))
-    print_line(f"importance of columns: {whose}; {_count_rows(rows)}")
+    print_line(f"importance of columns: {whose}; {count_test_rows(rows)}")
     print_table(grid)
     if all(one.rows < LEAST for one in found.clients):
         print_line("a cell changes places with that of another test row: there is none")
     if len(order) > MAX_COLUMNS:
         print_line(f"and {len(order) - MAX_COLUMNS:,} more columns")
-
-
-def _count_rows(rows: int) -> str:
-    return f"{rows:,} test row{'s' * (rows != 1)}"
 
 
 def _print_dependence(one: Dependence, classes: list[str]) -> None:
@@ -110,36 +105,3 @@ def _print_dependence(one: Dependence, classes: list[str]) -> None:
     for k, value in enumerate(one.values):
         grid.add_row(value, *(f"{answers[k]:.3g}" for _, answers in shown))
     print_table(grid)
-
-
-def describe_sureness(found: Explained) -> list[str]:
-    """Calibration and coverage in a line each."""
-    sure = [one.sureness for one in found.clients]
-    share, low, high = coverage(sure)
-    tested, own = sum(s.tested for s in sure), sum(s.is_own for s in sure)
-    lines, few = [], len(sure) > 1
-    if found.curve:
-        temperatures = [s.temperature or 1.0 for s in sure]
-        lines.append(
-            f"Calibration: the gap between confidence and accuracy is "
-            f"{100 * calibration_gap(found.curve):.1f} points on {_count_rows(tested)}, "
-            f"{100 * calibration_gap(found.curve_after):.1f} at "
-            f"{'the temperatures, median' if few else 'temperature'} {np.median(temperatures):.2f}."
-        )
-    what = "sets of classes" if found.curve else "intervals"
-    reach = (
-        f"{mean_of([s.size for s in sure if s.size is not None]):.2f} classes on average"
-        if found.curve
-        else f"+- {np.median([s.quantile for s in sure]):.3g}{' at the median client' * few}"
-    )
-    source = (
-        f"{own:,} of {len(sure):,} clients have held rows enough for a quantile of their own"
-        + (", the others share that of all clients." if own < len(sure) else ".")
-        if few
-        else f"The quantile is of {'its own held rows' if own else 'the held rows of all clients'}."
-    )
-    lines.append(
-        f"Conformal {what} of {sure[0].confidence:.0%} hold the truth of {share:.1%} of "
-        f"{_count_rows(tested)} (95 % interval {low:.1%} to {high:.1%}), {reach}. {source}"
-    )
-    return lines

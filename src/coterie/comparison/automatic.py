@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from coterie.comparison.cache import AssemblyCache
@@ -37,7 +38,8 @@ def settle_steps(plan: ComparisonPlan, prepared: AssemblyCache) -> ComparisonPla
     asked = not (plan.search and plan.search.budget)
     if not (asked or _may_choose(first, federation)):
         return plan._replace(grids={}, search=None)
-    dense = dense_for(int(counts_of(federation.train).sum()))
+    cells = federation.clients * prod(federation.input_shape)
+    dense = dense_for(int(counts_of(federation.train).sum()), cells)
 
     def usable(name: str, network: str) -> bool:
         tried = set_method_options(plan.experiments[name], {"model": network})

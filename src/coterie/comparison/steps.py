@@ -25,6 +25,7 @@ from coterie.comparison.trials import Trial
 FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the rate as given
 DENSE, LINEAR = "dnn", "mlr"  # the networks that are tried beside the given one
 USUAL_WIDTH, WIDEST = 100, 512  # units of the dense one's hidden layer
+MOST_WEIGHTS = 2**26  # of all clients' hidden layers, a quarter of a GB
 MOST_TRIALS = 12  # of a method; steps that lead nowhere end a search sooner
 LEAST_TRIALS = 4  # fewer say little: the other network, and a rate on either side
 ERRORS = 2.0  # standard errors by which the best must be better than the options as given
@@ -36,11 +37,15 @@ def rates_around(rate: float) -> list[float]:
     return [rate if factor == 1 else float(f"{rate * factor:.3g}") for factor in FACTORS]
 
 
-def dense_for(rows: int) -> str:
+def dense_for(rows: int, cells: int = 1) -> str:
     """The dense network for so many training rows: as wide as a table's usual one, or a power of
     two near the square root of the rows where that is at least twice as wide.
+
+    cells: clients times inputs, as every client may keep such a network.
     """
     width = min(2 ** round(log2(sqrt(max(rows, 1)))), WIDEST)
+    while width * cells > MOST_WEIGHTS:
+        width //= 2
     return DENSE if width < 2 * USUAL_WIDTH else f"{DENSE}:hidden={width}"
 
 

@@ -10,6 +10,7 @@ import torch
 
 BLOCK = 4096  # rows worked on at once, so that no second copy of a large store is made
 ODD, OTHER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)  # of splitmix64
+FAR = 50.0  # interquartile ranges from the median: farther values than a bell's or a rate's tail
 GAP = np.uint64(0x7FF8000000000000)  # any NaN
 
 
@@ -38,6 +39,14 @@ def update_digest(digest: Any, array: np.ndarray) -> None:
     digest.update(f"{array.dtype}{array.shape}".encode())
     for at in iterate_blocks(len(array)):
         digest.update(np.ascontiguousarray(array[at]).data)
+
+
+def measure_reach(values: np.ndarray) -> float:
+    """How many interquartile ranges the farthest of some numbers lies from their median; 0 where
+    half of them are the same.
+    """
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75)) if len(values) else (0, 0, 0)
+    return float(np.abs(values - middle).max() / (high - low)) if high > low else 0.0
 
 
 def hash_rows(columns: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:

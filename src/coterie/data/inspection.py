@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from coterie.core.task import TASKS
+from coterie.data.arrays import FAR, measure_reach
 from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.prepare.preparation import FittedColumn, Preparation
 from coterie.data.read.columns import CATEGORY, DATE, NUMBER, TEXT, Column
@@ -158,9 +159,10 @@ def _find_label_problems(whole: UserData) -> list[str]:
 
 
 def _find_column_problems(whole: UserData) -> list[str]:
-    """Columns that are constant, ids, too large, or that give the label away."""
+    """Columns that are constant, ids, too large, far out, or that give the label away."""
     constant, ids, large = list[str](), list[str](), list[str]()
     telling, empty, sentences = list[str](), list[str](), list[str]()
+    far = list[str]()
     rows, labels = len(whole.data.y), _label_bins_of(whole)
     distinct = count_different(whole.data.x)
     picked = np.arange(rows)
@@ -182,6 +184,8 @@ def _find_column_problems(whole: UserData) -> list[str]:
             continue
         if column.note == "beyond 2^53":
             large.append(name)
+        elif column.kind == NUMBER and measure_reach(filled) > FAR:
+            far.append(name)
         if rows >= MIN_ROWS and _is_id(filled, distinct, column):
             ids.append(name)
         elif rows >= MIN_ROWS and _is_leaking(cells[picked], different, labels[picked]):
@@ -190,6 +194,11 @@ def _find_column_problems(whole: UserData) -> list[str]:
         ("columns without any cell", empty),
         ("constant columns, without use", constant),
         ("whole numbers beyond 2^53, which lose digits (ids? use --categories)", large),
+        (
+            f"numbers more than {FAR:.0f} interquartile ranges from the median, which move every "
+            "model (take logarithms?)",
+            far,
+        ),
         ("columns that look like an id (leave them out with --drop)", ids),
         ("free text, of no use as names (--text COLUMN reads one word by word)", sentences),
         (LEAKS, telling),

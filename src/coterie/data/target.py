@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.core.errors import BadInput
 from coterie.core.functions import find_function
 from coterie.core.task import TASKS, Goal, Refusal, Seen, choose_task
+from coterie.data.arrays import FAR, measure_reach
 
 Weights = tuple[tuple[float, ...], ...]
 
@@ -102,6 +103,13 @@ def guess_task(label: Label, train: np.ndarray, wanted: str | None, classes: int
     seen, said = _look(label, train, classes)
     task = next(task for task in reversed(TASKS.values()) if task.guess(seen))
     otherwise = task.otherwise if seen.table and seen.whole else ""
+    if task.is_standardised and label.numbers is not None:
+        reach = measure_reach(label.numbers[train])
+        if reach > FAR:
+            otherwise += (
+                f"; its farthest lies {reach:,.0f} interquartile ranges from the median: --task "
+                "huber is moved less by such ones"
+            )
     return TaskGuess(task.name, f"{said} read as {task.name}{otherwise}")
 
 

@@ -32,10 +32,12 @@ def _build_importance(method: str, known: ExplainedColumns) -> Figure:
         "middle half of them (quartiles). About 0: the models do not need the column. "
         "`coterie explain` says more, client by client."
     )
+    if more > 0:
+        note += f" {more:,} less important columns are not shown."
     return Figure(
         key=f"importance-{method}",
         title=f"What the models look at: {method}",
-        note=note + (f" {more:,} less important columns are not shown." if more > 0 else ""),
+        note=" ".join([note, *known.sureness]),
         kind="forest",
         x="",
         y=f"{score.label} lost ({'points' if score.share else 'its own unit'})",

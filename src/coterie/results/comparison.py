@@ -231,7 +231,7 @@ class Comparison:
         ]
         said += [
             f"{name} diverged for {whom}: it is neither chosen nor compared with; lower "
-            f"--{name}.lr."
+            f"--{name}.lr, or mend rows that lie far out."
             for name, whom in self.partly_diverged.items()
         ]
         # one line for all methods that have it in common

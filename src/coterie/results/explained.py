@@ -28,6 +28,7 @@ class ExplainedColumns(NamedTuple):
     of: int  # that there are
     rows: int  # test rows
     columns: tuple[ColumnImportance, ...]
+    sureness: tuple[str, ...] = ()  # how sure the models are, a sentence each; () if not measured
 
 
 def write_explained(folder: Path, found: ExplainedColumns) -> None:
@@ -41,6 +42,8 @@ def read_explained(folder: Path) -> ExplainedColumns | None:
     try:
         whole = json.loads(read_text(folder / EXPLAINED))
         columns = tuple(ColumnImportance(**one) for one in whole["columns"])
-        return ExplainedColumns(**whole | {"columns": columns})
+        return ExplainedColumns(
+            **whole | {"columns": columns, "sureness": tuple(whole.get("sureness", ()))}
+        )
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None

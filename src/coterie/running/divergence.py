@@ -19,8 +19,9 @@ from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.target import task_of
 from coterie.engines.base import Metrics
 
+FAR_OUT = "scale the data, or mend what lies far out"
 MAX_NAMES = 3  # clients that a line lists by name
-LARGE_INPUT = 1e6  # an input beyond it is the likely cause, whatever the rate
+LARGE_INPUT = 1e3  # an input beyond it is the likely cause, whatever the rate
 EXPLODED = 1e6  # a loss beyond it is no result; labels have a deviation of 1, or are classes
 CHUNK = 4096  # clients whose scores are counted at once
 
@@ -72,7 +73,7 @@ def failure_of(
 ) -> Failure:
     """What is known of the clients that failed in a round."""
     clients = sorted(failed)
-    cause, remedy = _find_cause(clients, federation, train)
+    cause, remedy = _find_cause(clients, federation, train, ("train",))
     return Failure(
         round=round,
         clients=clients,
@@ -83,20 +84,24 @@ def failure_of(
     )
 
 
-def _find_cause(clients: list[int], federation: Federation, train: Train | None) -> tuple[str, str]:
-    """The likely cause, and what helps: the data where they are to blame, else the rate."""
+def _find_cause(
+    clients: list[int], federation: Federation, train: Train | None, parts: Sequence[str]
+) -> tuple[str, str]:
+    """The likely cause, and what helps: the rows of these parts where they are to blame, else the
+    rate.
+    """
     for i in clients:
-        largest = _find_largest_input(federation, i)
+        largest = _find_largest_input(federation, i, parts)
         if not np.isfinite(largest):
             return f"the data of {federation.names[i]} hold NaN or infinity", "mend the data"
         if largest > LARGE_INPUT:
-            return f"the data of {federation.names[i]} reach {largest:.3g}", "scale the data"
+            return f"the data of {federation.names[i]} reach {largest:.3g}", FAR_OUT
     rate = "the learning rate" if train is None else f"train.lr = {train.lr:g}"
     return f"{rate} is likely too high", "lower --lr"
 
 
-def _find_largest_input(federation: Federation, client: int) -> float:
-    rows = federation.train[client]
+def _find_largest_input(federation: Federation, client: int, parts: Sequence[str]) -> float:
+    rows = np.concatenate([part_of(federation, part)[client] for part in parts])
     if not len(rows) or not len(federation.x) or not federation.x.is_floating_point():
         return 0.0
     return float(federation.x[torch.as_tensor(rows)].abs().max())
@@ -132,7 +137,7 @@ def report_unmeasurable(
     round: int, clients: list[int], federation: Federation, train: Train | None
 ) -> str:
     """That the loss of these clients' own models is out of all bounds."""
-    cause, remedy = _find_cause(clients, federation, train)
+    cause, remedy = _find_cause(clients, federation, train, PARTS)
     names = format_clients([federation.names[i] for i in clients])
     return (
         f"round {round}: the loss of the own model of {names} is not finite or beyond "

@@ -29,6 +29,7 @@ from coterie.analysis.calibration import (
 )
 from coterie.analysis.explanation import partial_dependence, permutation_importance
 from coterie.analysis.intervals import share_interval
+from coterie.analysis.nan_math import mean_of
 from coterie.analysis.scores import default_measure_of, find_score, score_task
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
@@ -247,10 +248,13 @@ def explain(
     wanted = everyone if asked is None else [everyone[asked]]
     more = shown if asked is not None else 0
     found = [_explain_client(rows, one, sure[one.number], more) for one in wanted]
-    if asked is None:
-        _write_columns(rows, [(one.importance, one.rows) for one in found if one.rows > 1])
     before, after = _curves(rows, wanted, sure)
-    return Explained(rows.measure, [name for name, _ in rows.groups], found, before, after)
+    names = [name for name, _ in rows.groups]
+    explained = Explained(rows.measure, names, found, before, after)
+    if asked is None:
+        each = [(one.importance, one.rows) for one in found if one.rows > 1]
+        _write_columns(rows, each, describe_sureness(explained))
+    return explained
 
 
 def explain_columns(folder: Path) -> None:
@@ -275,8 +279,10 @@ def explain_columns(folder: Path) -> None:
         _write_columns(rows, [(rows.importance(one), len(one.test)) for one in clients])
 
 
-def _write_columns(rows: _Explainer, each: Sequence[tuple[dict[str, float], int]]) -> None:
-    """The importance of columns over clients, for reports."""
+def _write_columns(
+    rows: _Explainer, each: Sequence[tuple[dict[str, float], int]], sureness: Sequence[str] = ()
+) -> None:
+    """The importance of columns over clients and how sure their models are, for reports."""
     columns = []
     for name, _ in rows.groups:
         values = np.array([importance[name] for importance, _ in each])
@@ -286,7 +292,9 @@ def _write_columns(rows: _Explainer, each: Sequence[tuple[dict[str, float], int]
             columns.append(ColumnImportance(name, float(values.mean()), low, high))
     columns.sort(key=lambda column: -column.mean)
     tested, everyone = sum(count for _, count in each), rows.federation.clients
-    found = ExplainedColumns(rows.measure, len(each), everyone, tested, tuple(columns))
+    found = ExplainedColumns(
+        rows.measure, len(each), everyone, tested, tuple(columns), tuple(sureness)
+    )
     write_explained(rows.folder, found)
 
 
@@ -371,3 +379,41 @@ def coverage(found: Sequence[Sureness]) -> tuple[float, float, float]:
     """The share of all test rows that sets or intervals cover, with Wilson's 95 % interval."""
     hits, tested = sum(s.covered for s in found), sum(s.tested for s in found)
     return (hits / tested if tested else float("nan"), *share_interval(hits, tested))
+
+
+def count_test_rows(rows: int) -> str:
+    """So many test rows, in words."""
+    return f"{rows:,} test row{'s' * (rows != 1)}"
+
+
+def describe_sureness(found: Explained) -> list[str]:
+    """Calibration and coverage in a line each."""
+    sure = [one.sureness for one in found.clients]
+    share, low, high = coverage(sure)
+    tested, own = sum(s.tested for s in sure), sum(s.is_own for s in sure)
+    lines, few = [], len(sure) > 1
+    if found.curve:
+        temperatures = [s.temperature or 1.0 for s in sure]
+        lines.append(
+            f"Calibration: the gap between confidence and accuracy is "
+            f"{100 * calibration_gap(found.curve):.1f} points on {count_test_rows(tested)}, "
+            f"{100 * calibration_gap(found.curve_after):.1f} at "
+            f"{'the temperatures, median' if few else 'temperature'} {np.median(temperatures):.2f}."
+        )
+    what = "sets of classes" if found.curve else "intervals"
+    reach = (
+        f"{mean_of([s.size for s in sure if s.size is not None]):.2f} classes on average"
+        if found.curve
+        else f"+- {np.median([s.quantile for s in sure]):.3g}{' at the median client' * few}"
+    )
+    source = (
+        f"{own:,} of {len(sure):,} clients have held rows enough for a quantile of their own"
+        + (", the others share that of all clients." if own < len(sure) else ".")
+        if few
+        else f"The quantile is of {'its own held rows' if own else 'the held rows of all clients'}."
+    )
+    lines.append(
+        f"Conformal {what} of {sure[0].confidence:.0%} hold the truth of {share:.1%} of "
+        f"{count_test_rows(tested)} (95 % interval {low:.1%} to {high:.1%}), {reach}. {source}"
+    )
+    return lines

@@ -12,10 +12,14 @@ import pyarrow.parquet as pq
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 from coterie.core.task import find_task
-from coterie.data.federation import Federation, list_rows
-from coterie.data.partition.cuts import cut_rows, half_of
+from coterie.data.arrays import hash_rows
+from coterie.data.client_rows import ClientRows
+from coterie.data.federation import PARTS, Federation, list_rows, part_of
+from coterie.data.messages import warn
+from coterie.data.partition.copies import find_copies
+from coterie.data.partition.cuts import Shares, cut_at_points, halve_held
 from coterie.data.prepare.inputs import InputBuilder, to_frame_or_array
-from coterie.data.prepare.preparation import Preparation, add_client_scale, read_later_rows
+from coterie.data.prepare.preparation import add_client_scale, read_later_rows
 from coterie.data.read.columns import RowSource, blank_cells
 from coterie.data.read.number_forms import parse_form, parse_numbers
 from coterie.experiment.build import Given
@@ -27,7 +31,6 @@ from coterie.running.assembly import load_federation
 from coterie.serving.chunks import read_chunks
 
 MAX_LISTED = 5  # classes named in a line
-PARTS = ("train", "validation", "select", "test")
 
 
 class LabelledRows(NamedTuple):
@@ -42,6 +45,19 @@ class LabelledRows(NamedTuple):
     def counts(self) -> dict[str, int]:
         """How many rows each part has."""
         return {part: len(rows) for part, rows in self.parts.items()}
+
+
+class OwnRows(NamedTuple):
+    """All rows that a client had in training, prepared."""
+
+    x: np.ndarray  # [n, ...]
+    y: np.ndarray  # [n] or [n, labels], as a network learns them
+
+
+def own_rows_of(federation: Federation, client: int) -> OwnRows:
+    """A client's rows of every part."""
+    rows = np.concatenate([part_of(federation, part)[client] for part in PARTS])
+    return OwnRows(federation.x[rows].numpy(), federation.y[rows].numpy())
 
 
 def load_trained_rows(folder: Path, experiment: Experiment, given: Given = None) -> Federation:
@@ -145,43 +161,67 @@ def _read_classes(column: pl.Series, known: list[str], place: str) -> np.ndarray
 
 
 def load_labelled_rows(
-    models: Models, experiment: Experiment, rows: Any, client: str, **more: Any
+    models: Models,
+    experiment: Experiment,
+    rows: Any,
+    client: str,
+    before: OwnRows | None = None,
+    **more: Any,
 ) -> LabelledRows:
-    """New rows of a client, prepared as in training and cut in the shares of the run."""
+    """New rows of a client, prepared as in training and cut in the shares of the run.
+
+    before: the client's rows of training; a new one that is a copy of such a row is left out, as
+    the model may have trained on it, or be about to train on one of its test rows.
+    """
     frame, place = read_rows(rows, **more)
     y = labels_of(models, frame, place)
     kept = models.preparation
     assert kept is not None
-    parts = _split_parts(experiment, y, client, place)
+    shape = tuple(models.about["input_shape"])
+    if before is not None:
+        x = InputBuilder(kept, shape, client).inputs(frame, place)
+        new = ~np.isin(_hash_labelled(x, y), _hash_labelled(*before))
+        gone = int((~new).sum())
+        if gone and not find_copies(_flatten(before.x), before.y).apart:
+            if gone == len(y):
+                raise BadInput(f"{place}: the run has all its rows already; give new ones")
+            warn(f"{place}: {gone:,} of {len(y):,} rows are rows of the run already: left out")
+            frame, y = frame.filter(new), y[new]
+    later = read_later_rows(kept, frame, RowSource((place,), (frame.height,)))
+    parts = _split_parts(experiment, y, find_copies(later.x, y).row, client, place)
     if kept.scale == "client" and client not in kept.clients:
-        kept = _fit_client_scale(kept, frame, place, client, parts["train"])
-    x = InputBuilder(kept, tuple(models.about["input_shape"]), client).inputs(frame, place)
+        kept = add_client_scale(kept, client, later.x[parts["train"]], later.columns)
+    x = InputBuilder(kept, shape, client).inputs(frame, place)
     own = kept.clients.get(client) if kept.scale == "client" else None
     return LabelledRows(x=x, y=y, parts=parts, scale=[list(own[0]), list(own[1])] if own else None)
 
 
-def _fit_client_scale(
-    kept: Preparation, frame: pl.DataFrame, place: str, client: str, train: np.ndarray
-) -> Preparation:
-    """The preparation with the client's own scale, of its training rows."""
-    read = read_later_rows(kept, frame, RowSource((place,), (frame.height,)))
-    return add_client_scale(kept, client, read.x[train], read.columns)
+def _flatten(x: np.ndarray) -> np.ndarray:
+    return x.reshape(len(x), -1)
+
+
+def _hash_labelled(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """[n] what equal rows with equal labels have in common."""
+    return hash_rows(_flatten(y).astype(np.float32), hash_rows(_flatten(x)))
 
 
 def _split_parts(
-    experiment: Experiment, y: np.ndarray, client: str, place: str
+    experiment: Experiment, y: np.ndarray, copies: np.ndarray, client: str, place: str
 ) -> dict[str, np.ndarray]:
     """The rows of each part, in the shares of the run: in their order where the run cut by order,
-    else at random.
+    else at random, copies of a row in one part.
     """
     settings = experiment.dataset
     validation, test = float(settings.get("validation", 0.2)), float(settings.get("test", 0.2))
-    how = "order" if settings.get("cut") == "order" else "shuffle"
-    rng = stream(experiment.seed, "later", client)
-    every = np.arange(len(y))
-    train, held, tested = cut_rows(every, y, how, validation, test or 0.2, rng)
-    half = half_of(len(held)) if settings.get("select", True) else len(held)
-    parts = dict(zip(PARTS, (train, held[:half], held[half:], tested), strict=True))
+    mixed = settings.get("cut") != "order"
+    rngs = [stream(experiment.seed, "later", client)] if mixed else None
+    every = ClientRows.of([np.arange(len(y))])
+    cut = cut_at_points(every, Shares(validation, test or 0.2), rngs, copies if mixed else None)
+    (train,), (held,), (tested,) = (list(part) for part in cut)
+    chosen = held[:0]
+    if settings.get("select", True):
+        held, chosen = halve_held(held, copies[held] if mixed else None)
+    parts = dict(zip(PARTS, (train, held, chosen, tested), strict=True))
     if not len(train) or not len(tested) or (validation and not len(held)):
         raise BadInput(
             f"{place}: {len(y)} rows are too few for a train, a validation and a test part; "

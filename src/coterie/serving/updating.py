@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,8 @@ from coterie.core.point import Point, pick
 from coterie.core.task import find_task
 from coterie.core.tree import load_tree
 from coterie.data.arrays import as_tensor
-from coterie.data.messages import DataWarning
+from coterie.data.federation import Federation
+from coterie.data.messages import silence
 from coterie.data.newcomers import with_newcomers
 from coterie.experiment.config import Experiment
 from coterie.results.added_models import AddedModel, read_added, select_newest
@@ -35,7 +35,12 @@ from coterie.running.newcomer_training import (
     train_newcomers,
     with_rows,
 )
-from coterie.serving.labelled_rows import LabelledRows, load_labelled_rows, load_trained_rows
+from coterie.serving.labelled_rows import (
+    LabelledRows,
+    load_labelled_rows,
+    load_trained_rows,
+    own_rows_of,
+)
 from coterie.serving.personalizing import (
     STATES,
     Way,
@@ -82,7 +87,9 @@ def update(
     number = models.number(client)
     name = models.names[number]
     experiment = read_experiment(folder)
-    found = load_labelled_rows(models, experiment, rows, name, separator=separator)
+    trained_on, unmeasured = _load_data_of(models, experiment, number)
+    before_rows = own_rows_of(trained_on, number) if trained_on else None
+    found = load_labelled_rows(models, experiment, rows, name, before_rows, separator=separator)
     weights = models.weights(number)
     card = models.card(number, weights)
     run = rebuild_run(models, experiment, found, name)
@@ -111,7 +118,9 @@ def update(
         return before, after
 
     before, after = compare(found, run)
-    old, unmeasured = _load_old_test_rows(models, experiment, number)
+    old = _list_test_rows(trained_on, number) if trained_on else None
+    if trained_on and old is None:
+        unmeasured = "the client had none"
     known: tuple[Way, Way] | None = None
     if old is not None:
         late = placeholder_federation(models, old, name, run.setup.federation.public)
@@ -209,25 +218,28 @@ def _is_close(a: Point, b: Point) -> bool:
     return all(v.shape == w.shape and torch.allclose(v, w, CLOSE, CLOSE) for v, w in pairs)
 
 
-def _load_old_test_rows(
+def _load_data_of(
     models: Models, experiment: Experiment, number: int
-) -> tuple[LabelledRows | None, str]:
-    """A client's test rows of training, or why they cannot be had."""
+) -> tuple[Federation | None, str]:
+    """The data of training where the client was there, or why they cannot be had."""
     if number >= len(models.about["clients"]):
         return None, "the client came after training"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DataWarning)  # training has said it
-            federation = load_trained_rows(models.folder, experiment)
+        with silence():
+            return load_trained_rows(models.folder, experiment), ""
     except BadInput as problem:
         return None, str(problem)
+
+
+def _list_test_rows(federation: Federation, number: int) -> LabelledRows | None:
+    """A client's test rows of training; None where it had none."""
     test = np.asarray(federation.test[number])
     if not len(test):
-        return None, "the client had none"
+        return None
     every, none = np.arange(len(test)), np.zeros(0, np.int64)
     parts = {"train": every, "validation": none, "select": none, "test": every}
     x, y = federation.x[test].numpy(), federation.y[test].numpy()
-    return LabelledRows(x=x, y=y, parts=parts, scale=None), ""
+    return LabelledRows(x=x, y=y, parts=parts, scale=None)
 
 
 def _is_worse(before: Way, after: Way) -> bool:
