@@ -89,6 +89,7 @@ LATE = {
     ("coterie.lab.arena.arena_page", "coterie.lab.arena.arena_figures"): MATPLOTLIB,
     ("coterie.reports.report", "coterie.reports.figure_files"): MATPLOTLIB,
     ("coterie.lab.demos.pictures", "coterie.reports.draw"): MATPLOTLIB,
+    ("coterie.lab.papers.learning_curves", "coterie.reports.draw"): MATPLOTLIB,
     ("coterie.lab.demos.panels", "sklearn.cluster"): SKLEARN,
     ("coterie.lab.demos.panels", "sklearn.metrics"): SKLEARN,
     ("coterie.running.progress", "fcntl"): "Windows has none",

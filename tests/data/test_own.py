@@ -150,16 +150,18 @@ def test_a_column_that_turns_fractional_late_is_still_read(tmp_path):
 
 def test_build_uses_own_data_with_all_its_clients(tmp_path):
     write({k: v * 5 for k, v in COLUMNS.items()}, tmp_path / "sites.csv")
-    got = build_federation(str(tmp_path / "sites.csv"))
+    with pytest.warns(UserWarning, match="all but give the label away .*: 'dose'"):
+        got = build_federation(str(tmp_path / "sites.csv"))
     assert (got.name, got.names, got.labels) == (
         "sites.csv",
         ["a", "a2", "a10", "b"],
         ["sick", "well"],
     )
     assert got.sizes.tolist() == [6, 6, 6, 6]
-    pooled = build_federation(
-        tmp_path / "sites.csv", "iid", 3, data_options={"client": "", "features": "dose,age"}
-    )
+    with pytest.warns(UserWarning, match="all but give the label away .*: 'dose'"):
+        pooled = build_federation(
+            tmp_path / "sites.csv", "iid", 3, data_options={"client": "", "features": "dose,age"}
+        )
     assert (pooled.clients, pooled.input_shape) == (3, (2,))
 
 

@@ -70,7 +70,10 @@ def test_what_was_found_out_is_told(tmp_path):
     assert got.remarks == told
     assert got.columns[0].form == "1234,5"
     path.write_text(text() + text().split("\n", 1)[1] * 9)
-    with pytest.warns(UserWarning, match="of 2 columns, 1 with texts"):
+    with (
+        pytest.warns(UserWarning, match="of 2 columns, 1 with texts"),
+        pytest.warns(UserWarning, match="all but give the label away .*: 'dose'"),
+    ):
         build_federation(path, data_options=WORDS)
 
 
