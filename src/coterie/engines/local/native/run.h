@@ -5,12 +5,20 @@
    `copy_keys` and `copy_pace`.
 */
 #define LINE 64 /* bytes that memory gives at once */
-#define AHEAD (8 * LINE) /* bytes of a row that are asked for; the processor sees what comes next */
+#define UP_TO(n) (X_BYTES < (n) * LINE ? X_BYTES : (n) * LINE)
+#define BEGIN UP_TO(8) /* bytes of a row that are asked for a step ahead */
+#define END UP_TO(64) /* and shortly before: of long rows the processor sees what comes next */
 
-/* Rows lie anywhere in memory: those of a next step are on their way while this one computes. */
-INLINE void ask_for_row(const char *x, int64_t row) {
-  for (int64_t k = 0; k < X_BYTES && k < AHEAD; k += LINE)
-    __builtin_prefetch(x + row * X_BYTES + k);
+/* Where the row at a place begins; padding reads the first. */
+INLINE int64_t find_row(const int64_t *rows, int64_t place) {
+  const int64_t at = place < 0 ? 0 : place;
+  return rows ? rows[at] : at;
+}
+
+/* Rows lie anywhere in memory: what is asked for is on its way while something else is done. */
+INLINE void ask_for(const char *row, int64_t from, int64_t to) {
+  for (int64_t k = from; k < to; k += LINE)
+    __builtin_prefetch(row + k);
 }
 
 /* Every thread takes the next client until none is left. */
@@ -34,13 +42,13 @@ void run(int64_t clients, int64_t *next, char *const *leaves, const int64_t *apa
       const int64_t *place = places + (i * longest + s) * BATCH_ROWS;
       const int32_t *move = moves ? moves + (i * longest + s) * BATCH_ROWS * 3 : 0;
       for (int64_t j = 0; j < BATCH_ROWS; j++) {
-        const int64_t at = place[j] < 0 ? 0 : place[j];
-        const int64_t row = mine ? mine[at] : at;
-        copy_row(reals, others, j, x, y, row, place[j], outside, move ? move + j * 3 : 0, border);
+        if (j + 1 < BATCH_ROWS)
+          ask_for(x + find_row(mine, place[j + 1]) * X_BYTES, BEGIN, END);
+        copy_row(reals, others, j, x, y, find_row(mine, place[j]), place[j], outside,
+                 move ? move + j * 3 : 0, border);
       }
       for (int64_t j = BATCH_ROWS; s + 1 < each[i] && j < 2 * BATCH_ROWS; j++)
-        if (place[j] >= 0)
-          ask_for_row(x, mine ? mine[place[j]] : place[j]);
+        ask_for(x + find_row(mine, place[j]) * X_BYTES, 0, BEGIN);
       copy_keys(others, keys[i], s);
       if (pace)
         copy_pace(reals, pace[i * longest + s]);
