@@ -84,7 +84,8 @@ def digest_partition(federation: Federation) -> str:
     owners = np.argsort(np.argsort(names))[np.concatenate([part.owners() for part in held])]
     rows = np.asarray(federation.rows)[np.concatenate([part.concatenate() for part in held])]
     # what is in several parts of a client, as a test part of everybody, is held once
-    pairs = np.unique(owners * (rows.max(initial=0) + 1) + rows)
+    pairs = np.sort(owners * (rows.max(initial=0) + 1) + rows)  # much faster than np.unique
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
     return digest_of(np.frombuffer("\x1f".join(sorted(names)).encode(), np.uint8), pairs)
 
 

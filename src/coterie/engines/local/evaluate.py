@@ -279,10 +279,11 @@ def _build_batch(feed: Feed, rows: Tensor) -> Batch:
 def _map_blocks(feed: Feed, f: RowMapper, point: Point, rows: Tensor) -> list[Tensor]:
     """The values of many rows under one model."""
     size = KERNEL_ROWS if _has_kernels(feed, point) else FULL_BATCH
-    batches = (_build_batch(feed, block) for block in rows.split(size))
-    if not _is_dense(point):  # dense layers would put images back in order
-        point, batches = to_channels_last(point), map(to_channels_last, batches)
-    found = [f(point, batch) for batch in batches]
+    dense, found = _is_dense(point), []
+    point = point if dense else to_channels_last(point)
+    for block in rows.split(size):
+        batch = _build_batch(feed, block)  # dense layers would put images back in order
+        found.append(f(point, batch if dense else to_channels_last(batch)))
     return [torch.cat(values) for values in zip(*found, strict=True)]
 
 
