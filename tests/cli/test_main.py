@@ -1,5 +1,6 @@
 """Exit codes: 2 for what a user can mend, 3 for training that diverged; each with one line."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,14 @@ import pytest
 from helpers.runs import IMAGES
 
 WORDS = [f"--{k}={v}" for k, v in IMAGES.items()]
+
+
+def test_what_a_command_loads_is_never_searched_for_garbage(coterie):
+    before = gc.get_freeze_count()
+    assert coterie("run", "--help")[0] == 0
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > before
+    gc.unfreeze()
 
 
 def test_a_run_that_diverges_is_one_line_and_exit_code_3(coterie):

@@ -1,5 +1,6 @@
 """What the command line loads before it works."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -35,6 +36,19 @@ def test_importing_the_package_loads_no_tensors_and_gives_all_its_names():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True", "False"]
+
+
+@pytest.mark.parametrize(
+    ("given", "waits"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+)
+def test_threads_without_work_leave_their_core_soon_unless_the_user_says_otherwise(given, waits):
+    code = "import coterie, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    plain = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=plain | given
+    )
+    assert done.stdout.strip() == waits
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -4,7 +4,11 @@ refused.
 
 import json
 import math
+import os
+import stat
+from threading import Barrier
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -212,6 +216,22 @@ def test_place_puts_files_and_folders(tmp_path):
     move_into_place(tmp_path / "a.part", tmp_path / "a")
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "new"
+
+
+def test_the_files_of_a_folder_reach_the_disk_together(tmp_path):
+    (tmp_path / "a.part").mkdir()
+    for name in "bc":
+        (tmp_path / "a.part" / name).write_text(name)
+    both, plain = Barrier(2, timeout=20), os.fsync
+
+    def fsync(number):
+        if stat.S_ISREG(os.fstat(number).st_mode):
+            both.wait()  # for ever, were one after another
+        plain(number)
+
+    with mock.patch("os.fsync", fsync):
+        move_into_place(tmp_path / "a.part", tmp_path / "a")
+    assert {p.name for p in (tmp_path / "a").iterdir()} == {"b", "c"}
 
 
 def states(clients, value):

@@ -174,6 +174,18 @@ def compiled(tmp_path, monkeypatch):
     return found
 
 
+def test_rows_are_asked_for_in_their_length(compiled, monkeypatch):
+    written, plain, data = [], compiler.compile_source, tiny()
+
+    def compile_source(text, flags):
+        written.append(text)
+        return plain(text, flags)
+
+    monkeypatch.setattr(compiler, "compile_source", compile_source)
+    play("fedavg", data, settings=COMPILED)
+    assert f"#define X_BYTES ({data.x[0].numel()} * sizeof(real))" in written[0]
+
+
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_runs_that_differ_in_their_numbers_share_one_program(kind, compiled):
     flags, most = ({"-O3"}, 1e-9) if kind == torch.float64 else ({"-O3", "-O1"}, 1e-4)

@@ -11,6 +11,10 @@ from coterie.engines.local.native import compiler
 FUNCTIONS = """
 void exps(const real *x, real *y, long n) { for (long i = 0; i < n; i++) y[i] = vexp(x[i]); }
 void logs(const real *x, real *y, long n) { for (long i = 0; i < n; i++) y[i] = vlog(x[i]); }
+void sums(const real *x, real *y, long n) {
+  for (long i = 0; i < n; i += LANES) y[i / LANES] = add_lanes(*(const vec *)(x + i));
+}
+long lanes(void) { return LANES; }
 """
 ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0, 1.0]
 
@@ -57,3 +61,13 @@ def test_log_is_right_to_the_last_places_over_its_whole_range(functions, kind):
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = np.log(x.astype(np.longdouble)).astype(kind)
     assert places_off(called(functions, "logs", x), wanted) <= 2
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_vector_is_summed_by_halves_to_the_last_bit(functions, kind):
+    lanes = functions[kind == np.float64].lanes()
+    x = np.random.default_rng(0).standard_normal(1_000 * lanes).astype(kind)
+    wanted = x.reshape(-1, lanes)
+    while wanted.shape[1] > 1:
+        wanted = wanted[:, : wanted.shape[1] // 2] + wanted[:, wanted.shape[1] // 2 :]
+    assert np.array_equal(called(functions, "sums", x)[: len(wanted)], wanted[:, 0])

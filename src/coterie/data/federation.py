@@ -203,9 +203,10 @@ def count_labels(federation: Federation) -> pa.Table:
     y, kinds = federation.y.numpy(), federation.classes
     for part in PARTS if kinds else ():
         held = ClientRows.of(part_of(federation, part))
-        owned, counts = np.unique(held.owners() * kinds + y[held.concatenate()], return_counts=True)
+        counts = np.bincount(held.owners() * kinds + y[held.concatenate()])
+        owned = np.flatnonzero(counts)
         client, label = np.divmod(owned, kinds)
-        columns = [client, pa.repeat(part, len(owned)), label, counts]
+        columns = [client, pa.repeat(part, len(owned)), label, counts[owned]]
         found.append(pa.table(columns, names=COUNTS_SCHEMA.names).cast(COUNTS_SCHEMA))
     return pa.concat_tables(found)
 

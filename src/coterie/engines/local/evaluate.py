@@ -278,14 +278,23 @@ def _build_batch(feed: Feed, rows: Tensor) -> Batch:
 
 def _map_blocks(feed: Feed, f: RowMapper, point: Point, rows: Tensor) -> list[Tensor]:
     """The values of many rows under one model."""
-    point, size = to_channels_last(point), KERNEL_ROWS if _has_kernels(feed, point) else FULL_BATCH
-    found = [f(point, to_channels_last(_build_batch(feed, block))) for block in rows.split(size)]
+    size = KERNEL_ROWS if _has_kernels(feed, point) else FULL_BATCH
+    dense, found = _is_dense(point), []
+    point = point if dense else to_channels_last(point)
+    for block in rows.split(size):
+        batch = _build_batch(feed, block)  # dense layers would put images back in order
+        found.append(f(point, batch if dense else to_channels_last(batch)))
     return [torch.cat(values) for values in zip(*found, strict=True)]
 
 
 def _has_kernels(feed: Feed, point: Point) -> bool:
     """Whether a model has convolutions, and a processor computes them."""
-    return feed.x.is_cpu and not is_dense(leaf.shape for leaf in pytree.tree_leaves(point))
+    return feed.x.is_cpu and not _is_dense(point)
+
+
+def _is_dense(point: Point) -> bool:
+    """Whether a model has no convolutions."""
+    return is_dense(leaf.shape for leaf in pytree.tree_leaves(point))
 
 
 def _map_stacked(

@@ -91,10 +91,12 @@ def write_program(code: StepCode, batch: Batch, leaves: int) -> str:
     """All steps of a pass as C: the same for every number that the step is given."""
     several = batch.key.numel() if batch.key.dim() else 1
     rows = batch.mask.numel()
+    count = batch.x.numel() // rows if 0 in code.fields else 0
     return "\n".join(
         [
             f"#define LEAVES {leaves}",
             f"#define BATCH_ROWS {rows}",
+            f"#define X_BYTES ({count} * sizeof({c_type(batch.x.dtype)}))",
             f"#define REALS {code.reals}",
             code.text,
             f"static inline void copy_row({ROW}) {{",

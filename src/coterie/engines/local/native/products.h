@@ -7,13 +7,19 @@
 #define MOST 6 /* rows of any tile */
 #define TILE (WIDE * LANES)
 
+/* The sum of the numbers of a vector: always those half a vector apart, then a quarter, and so on. */
 INLINE real add_lanes(vec v) {
-  real part[LANES] __attribute__((aligned(BYTES)));
-  *(vec *)part = v;
-  for (int n = LANES / 2; n; n /= 2)
-    for (int l = 0; l < n; l++)
-      part[l] += part[l + n];
-  return part[0];
+#if LANES >= 16
+  v += __builtin_shufflevector(v, v, FROM(8));
+#endif
+#if LANES >= 8
+  v += __builtin_shufflevector(v, v, FROM(4));
+#endif
+#if LANES >= 4
+  v += __builtin_shufflevector(v, v, FROM(2));
+#endif
+  v += __builtin_shufflevector(v, v, FROM(1));
+  return v[0];
 }
 
 /* t[r][c] = sum over k of a[r * ar + k * ak] * b[k * bk + c], for `rows` rows and `wide` vectors */
@@ -61,8 +67,10 @@ INLINE void multiply_block(real *out, long os, const real *a, long ar, const rea
   int k = 0;
   for (; k + LANES <= depth; k += LANES) {
     vec column[ROWS];
-    for (int c = 0; c < columns; c++)
+    for (int c = 0; c < columns; c++) {
       column[c] = *(const vec *)(b + c * bc + k);
+      HOLD(column[c]);
+    }
     for (int r = 0; r < rows; r++) {
       vec row = *(const vec *)(a + r * ar + k);
       HOLD(row);
