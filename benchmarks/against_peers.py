@@ -68,6 +68,15 @@ COMPARISONS = [
         rate=0.1,
         sides=("plain", "flower", "pfl", "coterie"),
     ),
+    Comparison(
+        label="CIFAR-10, the same users, 50 rounds",
+        net="cnn",
+        settings=IMAGES,
+        rounds=50,
+        cohort=50,
+        rate=0.1,
+        sides=("pfl", "coterie"),
+    ),
 ]
 
 
@@ -136,7 +145,7 @@ def one(comparison: Comparison, folder: Path, repeats: int) -> dict[str, Any]:
             runs[name].append(found)
             print(
                 f"  {name}: {found['seconds']:.1f} s, {found['round_seconds']:.3f} s per round, "
-                f"accuracy {found['accuracy']:.3f}",
+                f"accuracy {found['accuracy']:.3f}, {found['memory'] / 1e9:.2f} GB",
                 flush=True,
             )
     sides = {name: summary(found, wanted) for name, found in runs.items() if found}
@@ -147,7 +156,7 @@ def summary(runs: list[dict[str, Any]], wanted: int) -> dict[str, Any]:
     """The medians of a side's runs; `lost` is the share of client-steps that it did not take."""
     out = {
         option: statistics.median(run[option] for run in runs)
-        for option in ("seconds", "round_seconds", "accuracy", "loss", "steps")
+        for option in ("seconds", "round_seconds", "accuracy", "loss", "steps", "memory")
     }
     return out | {"runs": len(runs), "lost": 1 - out["steps"] / wanted}
 
@@ -168,18 +177,19 @@ def page(found: dict[str, Any]) -> list[str]:
     """The figures as Markdown: a row per side."""
     lines = [
         "| run | side | start to end, s | Coterie faster | per round, s | Coterie faster "
-        "| accuracy |",
-        "|---|---|---|---|---|---|---|",
+        "| accuracy | largest process, GB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for each in found["comparisons"]:
         ours = each["sides"].get("coterie")
         for number, (name, side) in enumerate(each["sides"].items()):
             times = [f"{side[option] / ours[option]:.1f}x" if ours else "" for option in TIMES]
+            memory = f"{side['memory'] / 1e9:.2f}" if "memory" in side else ""
             whole, per_round = ("", "") if name == "coterie" else times
             lines.append(
                 f"| {'' if number else each['label']} | {SIDES[name].title} "
                 f"| {side['seconds']:.1f} | {whole} | {side['round_seconds']:.3f} "
-                f"| {per_round} | {side['accuracy']:.3f} |"
+                f"| {per_round} | {side['accuracy']:.3f} | {memory} |"
             )
     lines.append("")
     for each in found["comparisons"]:
