@@ -391,12 +391,19 @@ INLINE void correlate(real *out, const real *x, const real *gradients, real *roo
                          ? LEAST(ho, (NEAR / (wide * padded) - (kh - 1) * step - 1) / stride + 1)     \
                          : 1)
 
+/* whether the processor, and a compiler by this name, moves the numbers of a vector together */
+#if LANES == 16 && defined(__has_builtin)
+#if __has_builtin(__builtin_ia32_compresssi512_mask)
+#define COMPRESSES
+#endif
+#endif
+
 /* the gradients that are not zero of those from `first` on, and where in an image their kernels
    begin; how many */
 INLINE int find_few(int *at, real *values, const real *gradients, int first, int places, int wo,
                     int stride, int wide) {
   int number = 0, p = first;
-#if defined(__AVX512F__) && !DOUBLE
+#ifdef COMPRESSES
   typedef int32_t whole __attribute__((vector_size(64), aligned(4), may_alias));
   const whole next = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   for (; p + LANES <= first + places; p += LANES) {
