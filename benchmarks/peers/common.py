@@ -6,9 +6,7 @@ It needs NumPy alone, since every peer runs in an environment of its own.
 
 import argparse
 import json
-import resource
 import statistics
-import sys
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -90,16 +88,25 @@ def read(path: Path, *, net: str, rounds: int, cohort: int, batch: int, rate: fl
 
 def report(seconds: list[float], steps: int, accuracy: float, loss: float) -> None:
     """Say what a run took and reached: seconds of each round, client-steps of all of them, what the
-    last model is worth on test rows, and the bytes of the largest process.
+    last model is worth on test rows, and the most bytes that this process has held.
     """
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    peak = max(resource.getrusage(kind).ru_maxrss for kind in kinds)
     said = {
         "round_seconds": statistics.median(seconds),
         "rounds": len(seconds),
         "steps": steps,
         "accuracy": accuracy,
         "loss": loss,
-        "memory": peak * (1 if sys.platform == "darwin" else 1024),
+        "memory": peak_memory(),
     }
     print(json.dumps(said), flush=True)
+
+
+def peak_memory() -> int | None:
+    """The most bytes that this process has held; None where the system does not say. What
+    `getrusage` says begins with the parent's.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), None)
