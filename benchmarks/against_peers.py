@@ -68,6 +68,15 @@ COMPARISONS = [
         rate=0.1,
         sides=("plain", "flower", "pfl", "coterie"),
     ),
+    Comparison(
+        label="CIFAR-10, the same users, 50 rounds",
+        net="cnn",
+        settings=IMAGES,
+        rounds=50,
+        cohort=50,
+        rate=0.1,
+        sides=("pfl", "coterie"),
+    ),
 ]
 
 
@@ -136,7 +145,7 @@ def one(comparison: Comparison, folder: Path, repeats: int) -> dict[str, Any]:
             runs[name].append(found)
             print(
                 f"  {name}: {found['seconds']:.1f} s, {found['round_seconds']:.3f} s per round, "
-                f"accuracy {found['accuracy']:.3f}",
+                f"accuracy {found['accuracy']:.3f}, {gigabytes(found)} GB",
                 flush=True,
             )
     sides = {name: summary(found, wanted) for name, found in runs.items() if found}
@@ -149,7 +158,14 @@ def summary(runs: list[dict[str, Any]], wanted: int) -> dict[str, Any]:
         option: statistics.median(run[option] for run in runs)
         for option in ("seconds", "round_seconds", "accuracy", "loss", "steps")
     }
+    held = [run["memory"] for run in runs if run["memory"]]
+    out["memory"] = max(held, default=None)
     return out | {"runs": len(runs), "lost": 1 - out["steps"] / wanted}
+
+
+def gigabytes(found: dict[str, Any]) -> str:
+    """The most memory of a side's own process; "" where it is not known."""
+    return f"{found['memory'] / 1e9:.2f}" if found.get("memory") else ""
 
 
 def measure(repeats: int, only: str = "") -> dict[str, Any]:
@@ -168,8 +184,8 @@ def page(found: dict[str, Any]) -> list[str]:
     """The figures as Markdown: a row per side."""
     lines = [
         "| run | side | start to end, s | Coterie faster | per round, s | Coterie faster "
-        "| accuracy |",
-        "|---|---|---|---|---|---|---|",
+        "| accuracy | main process, GB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for each in found["comparisons"]:
         ours = each["sides"].get("coterie")
@@ -179,7 +195,7 @@ def page(found: dict[str, Any]) -> list[str]:
             lines.append(
                 f"| {'' if number else each['label']} | {SIDES[name].title} "
                 f"| {side['seconds']:.1f} | {whole} | {side['round_seconds']:.3f} "
-                f"| {per_round} | {side['accuracy']:.3f} |"
+                f"| {per_round} | {side['accuracy']:.3f} | {gigabytes(side)} |"
             )
     lines.append("")
     for each in found["comparisons"]:

@@ -38,18 +38,16 @@ def export(comparison: Comparison, folder: Path) -> Path:
     if path.exists():
         return path
     data = federation_of(change_options(Experiment(), comparison.settings))
-    train, test = np.concatenate(data.train), np.concatenate(data.test)
+    rows = torch.as_tensor(np.concatenate([*data.train, *data.test]))
     model = Model(
         lambda: nets.build(comparison.net, data.input_shape), input_shape=data.input_shape
     )
     start = model.init(stream(0, "init")).params
     np.savez(
         path,
-        x=data.x[torch.as_tensor(train)].numpy(),
-        y=data.y[torch.as_tensor(train)].numpy(),
+        x=data.x[rows].numpy(),
+        y=data.y[rows].numpy(),
         starts=np.concatenate([[0], np.cumsum(data.sizes)]),
-        test_x=data.x[torch.as_tensor(test)].numpy(),
-        test_y=data.y[torch.as_tensor(test)].numpy(),
         **{f"init{k}": value.numpy() for k, value in enumerate(start.values())},
     )
     return path

@@ -22,21 +22,27 @@ class Job(NamedTuple):
     rate: float
     rounds: int
     cohort: int  # clients per round
-    x: np.ndarray  # [n, ...] training rows
-    y: np.ndarray  # [n]
-    starts: np.ndarray  # [clients + 1] where the rows of each client begin
-    test_x: np.ndarray
-    test_y: np.ndarray
+    every_x: np.ndarray  # [n, ...] training rows, client after client, and then test rows
+    every_y: np.ndarray  # [n]
+    starts: np.ndarray  # [clients + 1] where the training rows of each client begin
     init: list[np.ndarray]  # the parameters of the network before the first round, in its order
 
     @property
     def clients(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def test_x(self) -> np.ndarray:
+        return self.every_x[self.starts[-1] :]
+
+    @property
+    def test_y(self) -> np.ndarray:
+        return self.every_y[self.starts[-1] :]
+
     def rows(self, client: int) -> tuple[np.ndarray, np.ndarray]:
         """A client's training rows and labels."""
         mine = slice(self.starts[client], self.starts[client + 1])
-        return self.x[mine], self.y[mine]
+        return self.every_x[mine], self.every_y[mine]
 
     def asked(self, number: int) -> list[int]:
         """The clients of a round."""
@@ -73,18 +79,16 @@ def read(path: Path, *, net: str, rounds: int, cohort: int, batch: int, rate: fl
             rate=rate,
             rounds=rounds,
             cohort=cohort,
-            x=held["x"],
-            y=held["y"],
+            every_x=held["x"],
+            every_y=held["y"],
             starts=held["starts"],
-            test_x=held["test_x"],
-            test_y=held["test_y"],
             init=init,
         )
 
 
 def report(seconds: list[float], steps: int, accuracy: float, loss: float) -> None:
-    """Say what a run took and reached: seconds of each round, client-steps of all of them, and what
-    the last model is worth on test rows.
+    """Say what a run took and reached: seconds of each round, client-steps of all of them, what the
+    last model is worth on test rows, and the most bytes that this process has held.
     """
     said = {
         "round_seconds": statistics.median(seconds),
@@ -92,5 +96,17 @@ def report(seconds: list[float], steps: int, accuracy: float, loss: float) -> No
         "steps": steps,
         "accuracy": accuracy,
         "loss": loss,
+        "memory": peak_memory(),
     }
     print(json.dumps(said), flush=True)
+
+
+def peak_memory() -> int | None:
+    """The most bytes that this process has held; None where the system does not say. What
+    `getrusage` says begins with the parent's.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), None)

@@ -34,11 +34,11 @@ def worth(params: Layers, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 def main() -> None:
     job = common.job()
-    y = job.y.astype(np.int32)
+    y = job.every_y.astype(np.int32)
     clients = []
     for i in range(job.clients):
         mine = slice(job.starts[i], job.starts[i + 1])
-        clients.append(fedjax.ClientDataset({"x": job.x[mine], "y": y[mine]}))
+        clients.append(fedjax.ClientDataset({"x": job.every_x[mine], "y": y[mine]}))
     params = [
         {"w": jnp.asarray(w.T), "b": jnp.asarray(b)}
         for w, b in zip(job.init[::2], job.init[1::2], strict=True)

@@ -34,7 +34,7 @@ def train(message: Message, context: Context) -> Message:
     """One client's local epoch."""
     job = common.job(WORDS)
     client = int(context.node_config["partition-id"])
-    net = nets.build(job.net, job.x.shape[1:])
+    net = nets.build(job.net, job.every_x.shape[1:])
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     x, y = map(torch.from_numpy, job.rows(client))
     optimizer = torch.optim.SGD(net.parameters(), lr=job.rate)
@@ -70,7 +70,7 @@ class Timed(FedAvg):
 def main(grid: Grid, context: Context) -> None:
     """All rounds, then the worth of the last model."""
     job = common.job(WORDS)
-    net = nets.started(job.net, job.x.shape[1:], job.init)
+    net = nets.started(job.net, job.every_x.shape[1:], job.init)
     strategy = Timed(
         fraction_train=job.cohort / job.clients,
         fraction_evaluate=0.0,

@@ -16,16 +16,16 @@ from coterie.running.loop import RoundReport
 
 def federation(job: common.Job) -> Federation:
     """The rows of a job, with the test rows dealt evenly."""
-    n = len(job.y)
+    n, every = job.starts[-1], len(job.every_y)
     none = [np.zeros(0, np.int64)] * job.clients
     return Federation(
         name="exported",
-        x=torch.from_numpy(np.concatenate([job.x, job.test_x])),
-        y=torch.from_numpy(np.concatenate([job.y, job.test_y])),
+        x=torch.from_numpy(job.every_x),
+        y=torch.from_numpy(job.every_y),
         classes=10,
         train=np.split(np.arange(n), job.starts[1:-1]),
         validation=none,
-        test=np.array_split(n + np.arange(len(job.test_y)), job.clients),
+        test=np.array_split(np.arange(n, every), job.clients),
         groups=np.zeros(job.clients, dtype=int),
         names=[str(i) for i in range(job.clients)],
     )
@@ -33,7 +33,7 @@ def federation(job: common.Job) -> Federation:
 
 def main() -> None:
     job = common.job()
-    shape = job.x.shape[1:]
+    shape = job.every_x.shape[1:]
     seconds: list[float] = []
 
     def watch(report: RoundReport) -> None:

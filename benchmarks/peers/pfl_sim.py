@@ -61,7 +61,7 @@ def asked(job: common.Job) -> Iterator[int]:
 def main() -> None:
     job = common.job()
     torch.manual_seed(0)
-    net = nets.started(job.net, job.x.shape[1:], job.init)
+    net = nets.started(job.net, job.every_x.shape[1:], job.init)
     net.loss, net.metrics = types.MethodType(loss, net), types.MethodType(metrics, net)
     users = [
         Dataset(tuple(map(torch.from_numpy, job.rows(i))), user_id=str(i))

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 def main() -> None:
     job = common.job()
     torch.manual_seed(0)
-    net = nets.started(job.net, job.x.shape[1:], job.init)
+    net = nets.started(job.net, job.every_x.shape[1:], job.init)
     loaders = []
     for i in range(job.clients):
         x, y = map(torch.from_numpy, job.rows(i))

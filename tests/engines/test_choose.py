@@ -128,3 +128,10 @@ def test_what_an_engine_has_found_does_not_hold_for_another(monkeypatch, tmp_pat
     assert timing_cache.recall(["a case"]) == {"compile": "trace"}
     monkeypatch.setattr(timing_cache, "hash_engine", lambda: "with code for more networks")
     assert timing_cache.recall(["a case"]) is None
+
+
+def test_a_chunk_of_machine_code_has_no_room_for_what_stacks_need_between_layers():
+    assert (
+        autotune.compute_max_width(1_000_000, compiled=True) == 89
+    )  # 12 bytes of a parameter, below 1 GB
+    assert autotune.compute_max_width(1_000_000) == 33

@@ -10,9 +10,10 @@ from coterie.core.model import Model
 from coterie.core.point import stack
 from coterie.data.federation import Federation
 from coterie.engines.base import EngineSetup
-from coterie.engines.local import autotune
+from coterie.engines.local import autotune, engine
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.local.native.compiler import find_compiler
+from coterie.engines.local.native.judging import NativeJudge
 from coterie.engines.local.threads import use_threads
 from coterie.engines.settings import ExecutionSettings
 from coterie.experiment.schedule import Schedule
@@ -91,6 +92,38 @@ def test_machine_code_measures_what_torch_measures(
     for key, values in usual.items():
         np.testing.assert_allclose(found[key], values, rtol=1e-5, atol=1e-6, err_msg=str(key))
     assert np.isnan(found["personal", "test", "loss"][1])  # of the client without rows
+
+
+def test_a_row_is_judged_once_though_the_last_evaluation_has_more_scores(monkeypatch):
+    monkeypatch.setattr(autotune, "MIN_ROWS_TO_COMPILE", 1)
+    rows = []
+
+    def run(judge, points, counts, *more, usual=NativeJudge.run):
+        rows.append(counts.sum())
+        return usual(judge, points, counts, *more)
+
+    monkeypatch.setattr(NativeJudge, "run", run)
+    found, _ = measured("mlr", (60,), "fedavg", 1, 3)
+    assert len(found["personal", "test", "f1"]) == 5
+    assert len(rows) == 3 * 3  # parts with rows, of the rounds and of the last evaluation
+    assert set(rows) == {sum(SIZES)}
+
+
+@pytest.mark.parametrize(("method", "chunks"), [("fedavg", 1), ("ditto", 3)])
+def test_clients_with_one_model_are_evaluated_at_once(monkeypatch, method, chunks):
+    data = federation((60,))
+    model = Model(lambda: build_network("mlr", (60,), 3), input_shape=(60,))
+    setup = EngineSetup(
+        federation=data,
+        models=[model],
+        programs=[stages_of(METHODS[method](model, Train(batch_size=4, lr=0.1, local_steps=2)))],
+        architecture=np.zeros(5, dtype=int),
+        settings=[ExecutionSettings("vectorized", 5, "no")],
+    )
+    monkeypatch.setattr(engine, "EVAL_BYTES", 2 * 4 * model.size)
+    loop = Loop(LocalEngine(setup), data, Schedule(rounds=1, eval_every=1), 0)
+    loop.go()
+    assert len([*loop.engine.points(*loop.ask())]) == chunks
 
 
 def test_few_rows_are_not_worth_compiling():

@@ -11,7 +11,7 @@ from coterie.engines.local.native import compiler
 from coterie.engines.local.tracing import Untraceable
 from coterie.engines.settings import ExecutionSettings
 from helpers.federations import assert_same, float64, personal, play, tiny
-from helpers.steps import stepped, taken
+from helpers.steps import Rows, make, stepped, taken
 
 pytestmark = pytest.mark.skipif(not compiler.find_compiler(), reason="no C compiler here")
 g = torch.Generator().manual_seed(0)
@@ -181,3 +181,28 @@ def of_units() -> nn.Module:
     ]
     first = nn.Sequential(nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 3, padding=1))
     return nn.Sequential(first, *units, nn.Flatten(), nn.Linear(24, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("x", "w", "words"),
+    [
+        ((2, 32, 12, 12), (64, 32, 3, 3), {}),
+        ((3, 16, 8, 10), (16, 16, 5, 5), {"padding": 2}),
+        ((2, 32, 22, 50), (16, 32, 3, 3), {"padding": (0, 1)}),  # more than is near at a time
+        ((2, 13, 19, 19), (30, 13, 3, 3), {"stride": 2}),
+        ((2, 48, 20, 20), (17, 16, 2, 2), {"groups": 3, "dilation": 2}),
+        ((2, 16, 44, 44), (16, 16, 3, 3), {"stride": 2, "padding": 1}),
+    ],
+)
+def test_slopes_behind_a_pool_are_multiplied_where_they_are_not_zero(x, w, words, dtype):
+    w = (w[0] * words.get("groups", 1), *w[1:])
+
+    def forward(x, w, b):
+        return functional.max_pool2d(functional.conv2d(x, w, b, **words).relu(), 2).square().sum()
+
+    leaves = [numbers(*x, dtype=dtype), numbers(*w, dtype=dtype), numbers(w[0], dtype=dtype)]
+    text = make(stepped(forward), Rows(1, 1), *leaves).code.text
+    assert "spread_sparse" in text
+    assert "correlate_sparse" in text
+    check(forward, *leaves)

@@ -241,7 +241,8 @@ def check_federation(federation: Federation) -> None:
             f"{every.max():,}: give 0 to {n - 1:,}"
         )
     blocks = federation.x.split(BLOCK) if federation.x.is_floating_point() else ()
-    if not all(bool(torch.isfinite(rows).all()) for rows in blocks):
+    # a sum that is finite has told, in a quarter of the time
+    if not all(bool(rows.sum().isfinite() or rows.isfinite().all()) for rows in blocks):
         raise BadInput(
             "the federation has NaN or infinity among its inputs: fill or remove those rows"
         )

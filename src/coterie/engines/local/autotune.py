@@ -50,9 +50,11 @@ STACKING_MARGIN = (
 )
 
 
-def compute_max_width(size: int, copies: int = 1) -> int:
-    """The number of clients per chunk whose models fit into memory."""
-    return max(1, CHUNK_BYTES // (8 * 4 * size * copies))
+def compute_max_width(size: int, copies: int = 1, compiled: bool = False) -> int:
+    """The number of clients per chunk whose models fit into memory: a model is held with its
+    gradients and what lies between, in machine code before and after training and once stacked.
+    """
+    return max(1, CHUNK_BYTES // ((3 if compiled else 8) * 4 * size * copies))
 
 
 def compute_cached_width(size: int, copies: int = 1) -> int:
@@ -133,7 +135,9 @@ class TuningCase(NamedTuple):
         """The widths to try; one where it is known what suits."""
         if self.given.width:
             return [self.given.width]
-        most = min(len(self.clients), compute_max_width(self.size, self.exchange.copies))
+        coded = self.given.compile == "yes" and _is_processor()
+        most = compute_max_width(self.size, self.exchange.copies, coded)
+        most = min(len(self.clients), most)
         if self.given.compile == "yes" or (self.dense and not _is_processor()):
             return [min(most, MAX_WIDTH)]
         if self.dense:

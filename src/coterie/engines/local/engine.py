@@ -449,8 +449,23 @@ class LocalEngine(Engine):
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
         for a in range(len(self.models)):
             mine = [i for i in sorted(clients) if self.architecture[i] == a]
-            for chunk in split_chunks(mine, self._evaluation_width(a)):
+            width = self._evaluation_width(a)
+            if len(mine) > width and self._has_one_model(a, mine, send):
+                width = min(EVAL_CLIENTS, self.feed.together)
+            for chunk in split_chunks(mine, width):
                 yield a, chunk, self._views(a, chunk, send, when)
+
+    def _has_one_model(self, a: int, clients: list[int], send: Send) -> bool:
+        """Whether all clients have the very model that is sent, which then takes the memory of
+        one.
+        """
+        first = send(clients[0])
+        state = self._gather(a, clients[:1], _collect_payloads(send, clients[:1]))
+        return (
+            self.method(a).personalize is None
+            and not pytree.tree_leaves(state)
+            and all(send(i) is first for i in clients)
+        )
 
     def _views(self, a: int, chunk: list[int], send: Send, when: Moment) -> dict[str, Any]:
         """The own models and other views of a chunk, stacked."""

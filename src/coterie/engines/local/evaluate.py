@@ -59,51 +59,34 @@ def evaluate(
     for a, chunk, found in views:
         at = np.array([place[i] for i in chunk])
         near, mine = feed.near(chunk)
+        last: dict[str, np.ndarray] = {}
         for view, points in found.items():
             for part in parts:
                 model = model_of(a, view)
+                also = [] if metric in ("", LOSS.name, model.goal.measure) else [metric]
+                final = (view, part) == ("personal", "test") and scored(a)
+                every = [s.name for s in scores_of(model.task) if s.name != model.goal.measure]
                 n = _count_rows(near, model, mine, part)
-                loss, right = measure(near, stepper_of(a), model, points, mine, part, compiled(a))
+                loss, right, scores = measure(
+                    near,
+                    stepper_of(a),
+                    model,
+                    points,
+                    mine,
+                    part,
+                    compiled(a),
+                    also + every * final,
+                )
                 with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
                     note((view, part, "loss"), loss / n)
                     note((view, part, model.goal.measure), model.goal.summarize(right / n))
-                if metric not in ("", LOSS.name, model.goal.measure):
-                    more = _compute_scores(
-                        near, stepper_of(a), model, points, mine, part, (metric,), compiled(a)
-                    )
-                    note((view, part, metric), more[metric])
-        if scored(a):
-            model, own = model_of(a, "personal"), found["personal"]
-            names = [s.name for s in scores_of(model.task) if s.name != model.goal.measure]
-            more = _compute_scores(
-                near, stepper_of(a), model, own, mine, "test", names, compiled(a)
-            )
-            for name, values in more.items():
-                note(("personal", "test", name), values)
+                for name in also:
+                    note((view, part, name), scores[name])
+                if final:
+                    last = {name: scores[name] for name in every}
+        for name, values in last.items():
+            note(("personal", "test", name), values)
     return out
-
-
-def _compute_scores(
-    feed: Feed,
-    stepper: Stepper,
-    model: Any,
-    points: Point,
-    chunk: Sequence[int],
-    part: str,
-    names: Sequence[str],
-    compiled: bool,
-) -> dict[str, np.ndarray]:
-    """Some scores of the clients' models on a part."""
-    native = CompiledRows.of(feed, stepper, model, points, chunk, part) if compiled else None
-    if native is None:
-        _, (said,) = map_rows(
-            feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part
-        )
-    else:
-        said = to_numpy(model.goal.predict(native.outputs()))
-    counts = feed.parts[part].counts[chunk]
-    truth = to_numpy(model.goal.truth(feed.y[feed.parts[part].of_clients(chunk)]))
-    return score_clients(model.task, truth, said, counts, names)
 
 
 def predict_client(
@@ -127,21 +110,36 @@ def measure(
     chunk: Sequence[int],
     part: str,
     compiled: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The sum of losses and the number of rows predicted rightly, for each client of a chunk."""
+    names: Sequence[str] = (),
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """The sum of losses and the number of rows predicted rightly, for each client of a chunk, and
+    the scores with these names.
+    """
+    said: np.ndarray | None = None
+    compiled = compiled and not model.goal.is_coupled
+    rows = CompiledRows.of(feed, stepper, model, points, chunk, part) if compiled else None
     if model.goal.is_coupled:
-        return _measure_together(feed, stepper, model, points, chunk, part)
-    native = CompiledRows.of(feed, stepper, model, points, chunk, part) if compiled else None
-    if native is None:
-        _, judged = map_rows(feed, stepper, model.judge, points, chunk, part)
+        loss, right = _measure_together(feed, stepper, model, points, chunk, part)
     else:
-        judged = native.judge()
-    if model.goal.weigh is not None:
-        weights = _weigh_rows(feed, model, chunk, part)
-        judged = [values * weights for values in judged]
-    counts = feed.parts[part].counts[chunk]
-    loss, right = (_sum_each(values, counts) for values in judged)
-    return loss, right
+        if rows is None:
+            _, judged = map_rows(feed, stepper, model.judge, points, chunk, part)
+        else:
+            judged, outputs = rows.judge(keep=bool(names))
+            said = to_numpy(model.goal.predict(outputs)) if names else None
+        if model.goal.weigh is not None:
+            weights = _weigh_rows(feed, model, chunk, part)
+            judged = [values * weights for values in judged]
+        counts = feed.parts[part].counts[chunk]
+        loss, right = (_sum_each(values, counts) for values in judged)
+    if not names:
+        return loss, right, {}
+    if said is None:
+        _, (said,) = map_rows(
+            feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part
+        )
+    held = feed.parts[part]
+    truth = to_numpy(model.goal.truth(feed.y[held.of_clients(chunk)]))
+    return loss, right, score_clients(model.task, truth, said, held.counts[chunk], names)
 
 
 def _sum_each(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -189,13 +187,11 @@ class CompiledRows(NamedTuple):
             points, counts = pick(points, slice(1)), counts.sum(keepdims=True)
         return cls(code, points, counts, held.of_clients(chunk), feed.x, feed.y)
 
-    def judge(self) -> list[np.ndarray]:
-        """What `model.judge` says of every row, client by client."""
-        return self.code.run(*self[1:])
-
-    def outputs(self) -> Tensor:
-        """What the models say of every row."""
-        return self.code.outputs(*self[1:])
+    def judge(self, keep: bool) -> tuple[list[np.ndarray], Tensor]:
+        """What `model.judge` says of every row, client by client, and if they are to be kept what
+        the models say of it.
+        """
+        return self.code.run(*self[1:], keep)
 
 
 def _is_shared(points: Point) -> bool:

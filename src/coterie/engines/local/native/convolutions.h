@@ -331,6 +331,22 @@ INLINE void turn_square(real *out, long out_apart, const real *x, long x_apart) 
     *(vec *)(out + r * out_apart) = rows[r];
 }
 
+/* out[c][r] = x[r][c] of so many rows and columns; the last square may lie over the one before */
+INLINE void turn_plane(real *out, long out_apart, const real *x, long x_apart, int rows,
+                       int columns) {
+  if (rows < LANES || columns < LANES) {
+    for (int c = 0; c < columns; c++)
+      for (int r = 0; r < rows; r++)
+        out[c * out_apart + r] = x[r * x_apart + c];
+    return;
+  }
+  for (int r = 0; r < rows; r += LANES)
+    for (int c = 0; c < columns; c += LANES) {
+      const int i = LEAST(r, rows - LANES), j = LEAST(c, columns - LANES);
+      turn_square(out + j * out_apart + i, out_apart, x + i * x_apart + j, x_apart);
+    }
+}
+
 /* out[o][channel][i][j] = sum over n and places of gradients[n][o] * x[n][channel][y.., x..] */
 INLINE void correlate(real *out, const real *x, const real *gradients, real *room, int images,
                       int channels, int h, int wx, int outs, int kh, int kw, int stride, int step,
@@ -352,20 +368,8 @@ INLINE void correlate(real *out, const real *x, const real *gradients, real *roo
   for (int n = 0; n < images; n++) {
     frame_image(image, x + (long)n * groups * channels * h * wx, channels, h, wx, top, left, high,
                 width);
-    const real *given = gradients + (long)n * groups * outs * places;
+    turn_plane(by_place, padded, gradients + (long)n * groups * outs * places, places, outs, places);
     int o = 0;
-    for (; o + LANES <= outs; o += LANES) {
-      int p = 0;
-      for (; p + LANES <= places; p += LANES)
-        turn_square(by_place + (long)p * padded + o, padded, given + (long)o * places + p, places);
-      for (; p < places; p++)
-        for (int k = 0; k < LANES; k++)
-          by_place[(long)p * padded + o + k] = given[(long)(o + k) * places + p];
-    }
-    for (; o < outs; o++)
-      for (int p = 0; p < places; p++)
-        by_place[(long)p * padded + o] = given[(long)o * places + p];
-    o = 0;
     for (; o + across * LANES <= padded; o += across * LANES)
       add_outs(sums + o, image, by_place + o, channels, kh, kw, high, width, stride, step, ho, wo,
                padded, across);
@@ -376,4 +380,145 @@ INLINE void correlate(real *out, const real *x, const real *gradients, real *roo
   for (int o = 0; o < outs; o++)
     for (int k = 0; k < depth; k++)
       out[(long)o * depth + k] = sums[(long)k * padded + o];
+}
+
+/* Gradients of which few are not zero, as a pool gives them that leaves one number of a window: only
+   those are multiplied, with vectors of channels, which lie side by side in an image.
+*/
+#define NEAR 8192 /* numbers of an image that the nearest cache holds beside the rest */
+/* rows of places whose part of an image it holds */
+#define CHOOSE_BAND (NEAR / (wide * padded) > (kh - 1) * step + stride                              \
+                         ? LEAST(ho, (NEAR / (wide * padded) - (kh - 1) * step - 1) / stride + 1)     \
+                         : 1)
+
+/* whether the processor, and a compiler by this name, moves the numbers of a vector together */
+#if LANES == 16 && defined(__has_builtin)
+#if __has_builtin(__builtin_ia32_compresssi512_mask)
+#define COMPRESSES
+#endif
+#endif
+
+/* the gradients that are not zero of those from `first` on, and where in an image their kernels
+   begin; how many */
+INLINE int find_few(int *at, real *values, const real *gradients, int first, int places, int wo,
+                    int stride, int wide) {
+  int number = 0, p = first;
+#ifdef COMPRESSES
+  typedef int32_t whole __attribute__((vector_size(64), aligned(4), may_alias));
+  const whole next = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (; p + LANES <= first + places; p += LANES) {
+    const uint16_t some = __builtin_ia32_cmpps512_mask(*(const vec *)(gradients + p), (vec){0}, 4,
+                                                       UINT16_MAX, 4);
+    *(whole *)(at + number) =
+        (whole)__builtin_ia32_compresssi512_mask(next + p, (whole){0}, some);
+    number += __builtin_popcount(some);
+  }
+#endif
+  for (; p < first + places; p++) {
+    at[number] = p;
+    number += gradients[p] != 0;
+  }
+  for (int k = 0; k < number; k++) {
+    const int place = at[k];
+    values[k] = gradients[place];
+    at[k] = (place / wo * wide + place % wo) * stride;
+  }
+  return number;
+}
+
+/* w[i][j][c] += gradient * image[y + i][x + j][c], or if `back` the other way round, for `ni` rows of
+   a kernel and `nc` vectors of channels */
+INLINE void multiply_few(real *image, real *w, const int *at, const real *values, int number,
+                         int ni, int kw, int nc, int step, int wide, int padded, int back) {
+  vec sum[HELD];
+  UNROLL for (int r = 0; r < ni * kw; r++)
+    UNROLL for (int v = 0; v < nc; v++)
+      sum[r * nc + v] = *(const vec *)(w + r * padded + v * LANES);
+  for (int k = 0; k < number; k++) {
+    real *const mine = image + (long)at[k] * padded;
+    UNROLL for (int r = 0; r < ni * kw; r++)
+      UNROLL for (int v = 0; v < nc; v++) {
+        vec *const one = (vec *)(mine + (r / kw * wide + r % kw) * step * padded + v * LANES);
+        if (back)
+          *one += values[k] * sum[r * nc + v];
+        else
+          sum[r * nc + v] += values[k] * *one;
+      }
+  }
+  if (!back)
+    UNROLL for (int r = 0; r < ni * kw; r++)
+      UNROLL for (int v = 0; v < nc; v++)
+        *(vec *)(w + r * padded + v * LANES) = sum[r * nc + v];
+}
+/* the same for whole kernels w[o] and an image, of which as much as is near at a time */
+INLINE void multiply_sparse(real *image, real *w, const real *gradients, int outs, int kh, int kw,
+                            int stride, int step, int wide, int padded, int ho, int wo, int back) {
+  const int band = CHOOSE_BAND, ni = LEAST(kh, HELD / kw), vectors = padded / LANES;
+  const int nc = vectors % (HELD / (ni * kw)) == 0 ? HELD / (ni * kw) : 1;
+  int at[band * wo + LANES];
+  real values[band * wo];
+  for (int y = 0; y < ho; y += band)
+    for (int o = 0; o < outs; o++) {
+      const int number = find_few(at, values, gradients + (long)o * ho * wo, y * wo,
+                                  LEAST(band, ho - y) * wo, wo, stride, wide);
+      for (int v = 0; v < vectors; v += nc) {
+        real *to = image + v * LANES, *mine = w + (long)o * kh * kw * padded + v * LANES;
+        int i = 0;
+        for (; i + ni <= kh; i += ni)
+          multiply_few(to + (long)i * step * wide * padded, mine + (long)i * kw * padded, at,
+                       values, number, ni, kw, nc, step, wide, padded, back);
+        if (kh % ni)
+          multiply_few(to + (long)i * step * wide * padded, mine + (long)i * kw * padded, at,
+                       values, number, kh % ni, kw, nc, step, wide, padded, back);
+      }
+    }
+}
+
+/* the same as `correlate` */
+INLINE void correlate_sparse(real *out, const real *x, const real *gradients, real *room,
+                             int images, int channels, int h, int wx, int outs, int kh, int kw,
+                             int stride, int step, int top, int left, int ho, int wo, int groups) {
+  const int high = (ho - 1) * stride + (kh - 1) * step + 1;
+  const int wide = (wo - 1) * stride + (kw - 1) * step + 1;
+  const int padded = (channels + LANES - 1) / LANES * LANES, kernel = kh * kw, plane = h * wx;
+  const int rows = LEAST(h, high - top), columns = LEAST(wx, wide - left);
+  real *sums = room, *image = sums + (long)outs * kernel * padded;
+  memset(room, 0, ((long)outs * kernel + high * wide) * padded * sizeof(real));
+  for (int n = 0; n < images; n++) {
+    const real *mine = x + (long)n * groups * channels * plane;
+    for (int y = 0; y < rows; y++)
+      turn_plane(image + ((long)(top + y) * wide + left) * padded, padded, mine + y * wx, plane,
+                 channels, columns);
+    multiply_sparse(image, sums, gradients + (long)n * groups * outs * ho * wo, outs, kh, kw,
+                    stride, step, wide, padded, ho, wo, 0);
+  }
+  for (int o = 0; o < outs; o++)
+    turn_plane(out + (long)o * channels * kernel, kernel, sums + (long)o * kernel * padded, padded,
+               kernel, channels);
+}
+/* the same as `spread_kernels` */
+INLINE void spread_sparse(real *out, const real *gradients, const real *w, real *room, int images,
+                          int channels, int h, int wx, int outs, int kh, int kw, int stride,
+                          int step, int top, int left, int ho, int wo, int groups) {
+  const int high = (ho - 1) * stride + (kh - 1) * step + 1;
+  const int wide = (wo - 1) * stride + (kw - 1) * step + 1;
+  const int padded = (channels + LANES - 1) / LANES * LANES, kernel = kh * kw, plane = h * wx;
+  const int rows = LEAST(h, high - top), columns = LEAST(wx, wide - left);
+  real *turned = room, *image = turned + (long)outs * kernel * padded;
+  memset(turned, 0, (long)outs * kernel * padded * sizeof(real));
+  for (int o = 0; o < outs; o++)
+    turn_plane(turned + (long)o * kernel * padded, padded, w + (long)o * channels * kernel, kernel,
+               channels, kernel);
+  for (int n = 0; n < images; n++) {
+    real *mine = out + (long)n * groups * channels * plane;
+    memset(image, 0, (long)high * wide * padded * sizeof(real));
+    multiply_sparse(image, turned, gradients + (long)n * groups * outs * ho * wo, outs, kh, kw,
+                    stride, step, wide, padded, ho, wo, 1);
+    if (rows < h || columns < wx)
+      for (int c = 0; c < channels; c++)
+        memset(mine + (long)c * plane, 0, plane * sizeof(real));
+    for (int y = 0; y < rows; y++)
+      turn_plane(mine + y * wx, plane, image + ((long)(top + y) * wide + left) * padded, padded,
+                 columns, channels);
+  }
 }

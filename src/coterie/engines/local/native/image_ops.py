@@ -55,6 +55,13 @@ class ConvSizes(NamedTuple):
         """The same, of an image whose rows are written as whole vectors."""
         return self.framed + self.channels * self.out[0] * self.stride * LANES
 
+    @property
+    def turned(self) -> int:
+        """The numbers of kernels and an image whose channels lie side by side, in whole vectors."""
+        channels = -(-self.channels // LANES) * LANES
+        kernels = self.outs * self.kernel[0] * self.kernel[1]
+        return (kernels + self.framed // self.channels) * channels
+
     def at(self, given: str, read: str, kernels: str) -> tuple[str, str, str]:
         """Where group k of what is given, of what is read and of the kernels begins."""
         return (
@@ -98,16 +105,20 @@ def _write_convolution(c: Context, v: Value) -> None:
 def _write_input_gradients(c: Context, v: Value) -> None:
     gradients, _, w, _, *form = v.args
     s = _find_sizes(v, w, gradients, form)
-    many = _count_together(s, *s.out)
-    sizes = [s.images, many, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
+    sizes = [s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
     sizes += [*s.border, *s.out, s.groups]
     a, out, b = s.at("a", "out", "b")
+    if _is_sparse(s, gradients):
+        call = f"spread_sparse({out}, {a}, {b}, room, {_list_sizes([s.images, *sizes])});"
+        write_call(c, v, [gradients, w, None], s.turned, s.each(call))
+        return
+    many = _count_together(s, *s.out)
     write_call(
         c,
         v,
         [gradients, w, None],
         s.outs * TILE + many * s.framed_wide,
-        s.each(f"spread_kernels({out}, {a}, {b}, room, {_list_sizes(sizes)});"),
+        s.each(f"spread_kernels({out}, {a}, {b}, room, {_list_sizes([s.images, many, *sizes])});"),
     )
 
 
@@ -141,14 +152,28 @@ def _write_kernel_gradients(c: Context, v: Value) -> None:
     places = s.out[0] * s.out[1]
     many = (s.depth + places) * (s.outs + LANES)
     few = s.depth * s.outs * LANES + (s.outs + s.depth) * (places + LANES) + LANES
+    sparse = _is_sparse(s, gradients)
+    name, room = ("_sparse", s.turned) if sparse else ("", max(many, few) + s.framed)
     b, a, out = s.at("b", "a", "out")
-    write_call(
-        c,
-        v,
-        [x, gradients, None],
-        max(many, few) + s.framed,
-        s.each(f"correlate({out}, {a}, {b}, room, {_list_sizes(sizes)});"),
-    )
+    call = f"correlate{name}({out}, {a}, {b}, room, {_list_sizes(sizes)});"
+    write_call(c, v, [x, gradients, None], room, s.each(call))
+
+
+def _is_sparse(s: ConvSizes, gradients: Value) -> bool:
+    """Whether a pool leaves so few gradients of a convolution that only those are multiplied, with
+    vectors of channels, where otherwise all are, with vectors of what it gives.
+    """
+    if gradients.op != LARGEST_GRADIENTS:
+        return False
+    form = gradients.args[2:]
+    pool, _ = _find_pool_sizes(gradients.args[0], gradients, form, largest=True)
+    window = pool[5] * pool[6]  # no two windows leave gradients within one stride
+    return 2 * _fill(s.channels) * s.outs <= s.channels * _fill(s.outs) * window
+
+
+def _fill(count: int) -> int:
+    """As many numbers as whole vectors hold."""
+    return -(-count // LANES) * LANES
 
 
 def _write_pool(c: Context, v: Value) -> None:

@@ -40,29 +40,14 @@ class NativeJudge:
         self._shape, self._form = new[2].shape[1:], (size, new[2][0].numel())
 
     def run(
-        self, points: Point, counts: np.ndarray, rows: Tensor, x: Tensor, y: Tensor
-    ) -> list[np.ndarray]:
-        """The two numbers of each of `rows`, one client after another; the clients whose models
-        [clients, ...] these are have so many rows each.
+        self, points: Point, counts: np.ndarray, rows: Tensor, x: Tensor, y: Tensor, keep: bool
+    ) -> tuple[list[np.ndarray], Tensor]:
+        """The two numbers of each of `rows`, one client after another, and its outputs if they are
+        to be kept; the clients whose models [clients, ...] these are have so many rows each.
         """
-        return [values.numpy() for values in self._judge(points, counts, rows, x, y, None)]
-
-    def outputs(
-        self, points: Point, counts: np.ndarray, rows: Tensor, x: Tensor, y: Tensor
-    ) -> Tensor:
-        """The outputs of each of these rows."""
-        found = torch.empty(len(rows), *self._shape, dtype=self._step.real)
-        self._judge(points, counts, rows, x, y, found)
-        return found
-
-    def _judge(
-        self,
-        points: Point,
-        counts: np.ndarray,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        outputs: Tensor | None,
-    ) -> list[Tensor]:
         leaves = [leaf.contiguous() for leaf in pytree.tree_leaves(points)]
-        return self._step.judge(leaves, torch.as_tensor(counts), rows, x, y, self._form, outputs)
+        outputs = torch.empty(len(rows) if keep else 0, *self._shape, dtype=self._step.real)
+        given = outputs if keep else None
+        counted = torch.as_tensor(counts)
+        values = self._step.judge(leaves, counted, rows, x, y, self._form, given)
+        return [each.numpy() for each in values], outputs
