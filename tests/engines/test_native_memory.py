@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+import threading
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 from coterie.engines.local.native import compiler, image_ops
 from coterie.engines.local.native.codegen import write_step
 from coterie.engines.local.native.graph import TracedStep
-from helpers.steps import stepped, taken
+from helpers.steps import Rows, make, stepped, taken
 
 pytestmark = pytest.mark.skipif(not compiler.find_compiler(), reason="no C compiler here")
 VECTORS = [[]]
@@ -103,3 +104,21 @@ def test_the_width_of_vectors_changes_rounding_alone(vectors, tmp_path, monkeypa
     for step, leaves in cases():
         for found, right in zip(taken(step, *leaves), step(*leaves), strict=True):
             torch.testing.assert_close(found, right, rtol=2e-4, atol=2e-4)
+
+
+def test_the_room_of_all_threads_is_the_callers_memory(monkeypatch):
+    def double(*leaves):
+        return [2 * leaf for leaf in leaves]
+
+    leaf, rows = torch.ones(4), Rows(3, 1)
+    made, owners = make(double, rows, leaf), []
+
+    def empty(*shape, usual=torch.empty, **words):
+        owners.append(threading.get_ident())
+        return usual(*shape, **words)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    held = torch.ones(3, 4)
+    made.run([held], rows, 1, 2)
+    assert owners == [threading.get_ident()] * 2
+    assert torch.equal(held, 2 * torch.ones(3, 4))
