@@ -28,6 +28,10 @@ SHAPES = [
     ((2, 6, 7, 7), (9, 2, 3, 3), {"groups": 3, "padding": 1}),
     ((2, 2, 11, 11), (3, 2, 3, 3), {"dilation": 2, "padding": 2}),
 ]
+BEHIND_POOLS = [
+    ((2, 13, 19, 19), (30, 13, 3, 3), {"stride": 2}),
+    ((2, 16, 8, 22), (16, 16, 5, 5), {"padding": 2}),
+]
 POOLS = [(nn.MaxPool2d(2), side) for side in (7, 10, 28, 36)]
 POOLS += [(nn.MaxPool2d(3), 10), (nn.AvgPool2d(2), 7)]
 
@@ -40,6 +44,13 @@ def cases():
             return functional.conv2d(x, w, b, **words).relu().square().sum()
 
         yield stepped(convolved), [torch.randn(s, generator=g) for s in (x, w, w[:1])]
+    for x, w, words in BEHIND_POOLS:
+
+        def pooled(x, w, b, words=words):
+            found = functional.conv2d(x, w, b, **words).relu()
+            return functional.max_pool2d(found, 2).square().sum()
+
+        yield stepped(pooled), [torch.randn(s, generator=g) for s in (x, w, w[:1])]
     for pool, side in POOLS:
         x = torch.randn(3, 5, side, side, generator=g)
         scale = torch.randn(pool(x).shape, generator=g)
