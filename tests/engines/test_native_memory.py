@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+import threading
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 from coterie.engines.local.native import compiler, image_ops
 from coterie.engines.local.native.codegen import write_step
 from coterie.engines.local.native.graph import TracedStep
-from helpers.steps import stepped, taken
+from helpers.steps import Rows, make, stepped, taken
 
 pytestmark = pytest.mark.skipif(not compiler.find_compiler(), reason="no C compiler here")
 VECTORS = [[]]
@@ -27,6 +28,10 @@ SHAPES = [
     ((2, 6, 7, 7), (9, 2, 3, 3), {"groups": 3, "padding": 1}),
     ((2, 2, 11, 11), (3, 2, 3, 3), {"dilation": 2, "padding": 2}),
 ]
+BEHIND_POOLS = [
+    ((2, 13, 19, 19), (30, 13, 3, 3), {"stride": 2}),
+    ((2, 16, 8, 22), (16, 16, 5, 5), {"padding": 2}),
+]
 POOLS = [(nn.MaxPool2d(2), side) for side in (7, 10, 28, 36)]
 POOLS += [(nn.MaxPool2d(3), 10), (nn.AvgPool2d(2), 7)]
 
@@ -39,6 +44,13 @@ def cases():
             return functional.conv2d(x, w, b, **words).relu().square().sum()
 
         yield stepped(convolved), [torch.randn(s, generator=g) for s in (x, w, w[:1])]
+    for x, w, words in BEHIND_POOLS:
+
+        def pooled(x, w, b, words=words):
+            found = functional.conv2d(x, w, b, **words).relu()
+            return functional.max_pool2d(found, 2).square().sum()
+
+        yield stepped(pooled), [torch.randn(s, generator=g) for s in (x, w, w[:1])]
     for pool, side in POOLS:
         x = torch.randn(3, 5, side, side, generator=g)
         scale = torch.randn(pool(x).shape, generator=g)
@@ -103,3 +115,21 @@ def test_the_width_of_vectors_changes_rounding_alone(vectors, tmp_path, monkeypa
     for step, leaves in cases():
         for found, right in zip(taken(step, *leaves), step(*leaves), strict=True):
             torch.testing.assert_close(found, right, rtol=2e-4, atol=2e-4)
+
+
+def test_the_room_of_all_threads_is_the_callers_memory(monkeypatch):
+    def double(*leaves):
+        return [2 * leaf for leaf in leaves]
+
+    leaf, rows = torch.ones(4), Rows(3, 1)
+    made, owners = make(double, rows, leaf), []
+
+    def empty(*shape, usual=torch.empty, **words):
+        owners.append(threading.get_ident())
+        return usual(*shape, **words)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    held = torch.ones(3, 4)
+    made.run([held], rows, 1, 2)
+    assert owners == [threading.get_ident()] * 2
+    assert torch.equal(held, 2 * torch.ones(3, 4))

@@ -162,12 +162,15 @@ class NativeStep:
         return found
 
     def _share(self, work: Callable[[ctypes.c_void_p], None], threads: int, more: int = 0) -> None:
-        """Let so many threads work, each with room of its own: for a step, and more bytes."""
+        """Let so many threads work, each with room of its own: for a step, and more bytes.
 
-        def begin(_: int) -> None:
-            size = self.code.reals * self.real.itemsize + self.code.others + more
-            scratch = torch.empty(size + 128, dtype=torch.uint8)
-            work(ctypes.c_void_p(-(-scratch.data_ptr() // 64) * 64))
+        It is this thread's memory, which goes back to the system: that of others is kept for them.
+        """
+        size = self.code.reals * self.real.itemsize + self.code.others + more
+        scratch = [torch.empty(size + 128, dtype=torch.uint8) for _ in range(threads)]
+
+        def begin(k: int) -> None:
+            work(ctypes.c_void_p(-(-scratch[k].data_ptr() // 64) * 64))
 
         if threads == 1:
             begin(0)
