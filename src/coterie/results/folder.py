@@ -173,7 +173,7 @@ def make_run_folder(out: Path | None, name: str) -> Iterator[Path]:
     if out is not None:
         yield out
         return
-    first = name_run_folder(RUNS, name)
+    first = RUNS / _name_by_time(name)
     new = not RUNS.exists()
     with catch_write_errors(first):
         folder = next(path for path in _number_paths(first) if _is_made(path))
@@ -196,8 +196,12 @@ def _is_made(folder: Path) -> bool:
 
 def name_run_folder(base: Path, name: str, taken: Callable[[Path], bool] = Path.exists) -> Path:
     """An unused folder name that says what and when."""
+    return find_unused(base / _name_by_time(name), taken)
+
+
+def _name_by_time(name: str) -> str:
     plain = UNSAFE.sub("_", name)[:MAX_FOLDER_NAME]
-    return find_unused(base / f"{time.strftime('%Y%m%d-%H%M%S')}-{plain}", taken)
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain}"
 
 
 def find_unused(first: Path, taken: Callable[[Path], bool] = Path.exists) -> Path:

@@ -104,7 +104,7 @@ def _find_largest_input(federation: Federation, client: int, parts: Sequence[str
     rows = np.concatenate([part_of(federation, part)[client] for part in parts])
     if not len(rows) or not len(federation.x) or not federation.x.is_floating_point():
         return 0.0
-    return float(federation.x[torch.as_tensor(rows)].abs().max())
+    return float(federation.x[torch.from_numpy(rows)].abs().max())
 
 
 def format_clients(names: Sequence[str]) -> str:
